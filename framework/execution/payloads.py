@@ -1,0 +1,44 @@
+"""What flows through ports: one small class per payload kind that a caller can receive.
+
+Kinds that only stages read (hidden, codec, latent) are plain arrays, numpy on the CPU and DLPack on a device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+
+@attrs.frozen(kw_only=True)
+class Logprob:
+    """One candidate of one generated token: its id, text, UTF-8 bytes and natural-log probability."""
+
+    token_id: int
+    token: str
+    bytes: tuple[int, ...]
+    logprob: float
+
+
+@attrs.frozen(kw_only=True)
+class TextChunk:
+    """A piece of text as it is written.
+
+    Attributes:
+        text: whole characters only, never a cut UTF-8 sequence; may be "" while one is incomplete.
+        ids: token ids behind it, in order.
+        logprobs: for each id the best candidates, best first; empty unless asked for.
+    """
+
+    text: str
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[tuple[Logprob, ...], ...] = ()
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class AudioChunk:
+    """Samples as they are made: float32 in [-1, 1], shape [samples] (mono) or [samples, channels]."""
+
+    samples: np.ndarray[Any, np.dtype[np.float32]]
+    sample_rate: int

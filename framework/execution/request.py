@@ -1,0 +1,76 @@
+"""A request, and the result that comes back for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from framework.execution.sampling import Sampling
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Request:
+    """One request as the graph sees it.
+
+    Attributes:
+        index: position in the file; names its outputs (`audio_req<index>.wav`).
+        fields: what `request:<field>` reads (messages, audio, image, voice ...). A field that was not given is
+            absent: which fields are present decides the route.
+        sampling: by role (`default`, `talker`, `code_predictor`), only the settings that were given; a runner
+            resolves them over its own defaults with `sampling_for`.
+        kinds: payload kinds the caller wants (`text`, `audio`, `video` ...).
+        options: switches that are no inputs (apply_chat_template, add_generation_prompt, enable_thinking, style).
+    """
+
+    index: int
+    fields: Mapping[str, Any]
+    sampling: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    kinds: frozenset[str] = frozenset({"text"})
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def sampling_for(self, role: str, defaults: Mapping[str, Any] | None = None) -> Sampling:
+        """Settings of one role: built-in values, overlaid by `defaults`, then `default`, then the role's own."""
+        given = self.sampling
+        return Sampling(**{**(defaults or {}), **given.get("default", {}), **given.get(role, {})})
+
+
+@attrs.frozen(kw_only=True)
+class StageReport:
+    """What one stage did for one request.
+
+    Attributes:
+        start_s, first_output_s, end_s: seconds since the request was submitted.
+        busy_s: time spent in `step` calls the request took part in.
+        steps: number of those calls.
+        details: what the runner reported (finish_reason, token counts ...).
+    """
+
+    start_s: float
+    first_output_s: float | None
+    end_s: float
+    busy_s: float
+    steps: int
+    details: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Result:
+    """Outcome of one request.
+
+    Attributes:
+        outputs: chunks of each requested terminal by `<stage>:<port>`, in order; also what was made before a failure.
+        error: None exactly when `ok`.
+        cancelled: the caller gave it up; `ok` is False.
+        stages: report of every stage that ran, in graph order.
+        wall_s: seconds from submission to end.
+    """
+
+    request: Request
+    ok: bool
+    error: Exception | None
+    cancelled: bool
+    outputs: Mapping[str, tuple[Any, ...]]
+    stages: Mapping[str, StageReport]
+    wall_s: float
