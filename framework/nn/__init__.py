@@ -1,0 +1,23 @@
+"""Layers shared by all networks, on `onnxscript.nn`, in standard ONNX operators of opset 24."""
+
+from framework.nn.attention import Attention, Positions, positions, rotary_tables
+from framework.nn.export import export
+from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm
+from framework.nn.moe import Experts, MoE
+from framework.nn.sampler import Sampler, sampler_inputs
+
+__all__ = [
+    "Attention",
+    "Embedding",
+    "Experts",
+    "GatedMLP",
+    "Linear",
+    "MoE",
+    "Positions",
+    "RMSNorm",
+    "Sampler",
+    "export",
+    "positions",
+    "rotary_tables",
+    "sampler_inputs",
+]

@@ -1,0 +1,120 @@
+"""Grouped-query attention over a key-value cache that is updated in place.
+
+Every row of a call brings `tokens` new positions, of which the first `token_counts` are real: the rest write
+cache entries that no real position can see and that the row's next call overwrites. So prompts of unequal length,
+prefill in chunks and decode are one network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+import onnx_ir as ir
+from onnxscript import OpBuilder, nn
+
+from framework.nn.layers import Linear, RMSNorm
+
+Float32 = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Positions:
+    """What all attention layers of one call share.
+
+    Attributes:
+        past: int64 [batch], cache entries each row already has.
+        ids: int64 [batch, tokens], rotary position of each new token.
+        mask: bool [batch, 1, tokens, capacity], True where a query may look.
+        cos, sin: [positions, head_dim / 2] rotary tables.
+    """
+
+    past: ir.Value
+    ids: ir.Value
+    mask: ir.Value
+    cos: ir.Value
+    sin: ir.Value
+
+
+def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tuple[Float32, Float32]:
+    """Cosines and sines of rotary positions (Su et al., "RoFormer", 2021), each float32 [positions, head_dim / 2].
+
+    `rope` has transformers' names: `rope_theta`, `rope_type` (default, linear, llama3) and the type's own numbers.
+    Raises ValueError for another type.
+    """
+    kind = rope.get("rope_type", "default")
+    frequency = 1.0 / rope["rope_theta"] ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    if kind == "linear":
+        frequency /= rope["factor"]
+    elif kind == "llama3":  # long wavelengths are stretched by `factor`, short ones kept, those between blended
+        original = rope["original_max_position_embeddings"]
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        share = np.clip((original * frequency / (2 * math.pi) - low) / (high - low), 0.0, 1.0)
+        frequency = (1 - share) * frequency / rope["factor"] + share * frequency
+    elif kind != "default":
+        raise ValueError(f"rope_type {kind!r}; supported: default, linear, llama3")
+    # transformers multiplies in fp32; the same here keeps the tables equal to the last bit that matters.
+    angles = np.arange(positions, dtype=np.float32)[:, None] * frequency.astype(np.float32)[None]
+    return np.cos(angles), np.sin(angles)
+
+
+def positions(op: OpBuilder, ids: ir.Value, past: ir.Value, cache: ir.Value, cos: ir.Value, sin: ir.Value) -> Positions:
+    """Causal positions of a call: `ids` [batch, tokens], `past` [batch], any layer's key `cache`."""
+    tokens = op.Squeeze(op.Shape(ids, start=1, end=2), [0])
+    capacity = op.Squeeze(op.Shape(cache, start=2, end=3), [0])
+    # [batch, 1] + [tokens] -> [batch, tokens]
+    query = op.Add(op.Unsqueeze(past, [1]), op.Range(0, tokens, 1), _outputs=["cache_positions"])
+    key = op.Range(0, capacity, 1)
+    mask = op.LessOrEqual(key, op.Unsqueeze(query, [1, 3]))  # [capacity] <= [batch, 1, tokens, 1]
+    return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin)
+
+
+class Attention(nn.Module):
+    """Self-attention with rotary positions; with `qk_norm_eps`, queries and keys are normalised per head (Qwen3).
+
+    Reference: transformers' LlamaAttention and Qwen3Attention.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool = False,
+        out_bias: bool = False,
+        qk_norm_eps: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.q_proj = Linear(hidden, heads * head_dim, bias=bias)
+        self.k_proj = Linear(hidden, kv_heads * head_dim, bias=bias)
+        self.v_proj = Linear(hidden, kv_heads * head_dim, bias=bias)
+        self.o_proj = Linear(heads * head_dim, hidden, bias=out_bias)
+        self.q_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
+        self.k_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
+
+    def forward(
+        self, op: OpBuilder, x: ir.Value, at: Positions, key_cache: ir.Value, value_cache: ir.Value
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """x [batch, tokens, hidden], caches [batch, kv_heads, capacity, head_dim] -> y, new caches."""
+        q = self._rotated(op, self._split(op, self.q_proj(op, x), self.heads), self.q_norm, at)
+        k = self._rotated(op, self._split(op, self.k_proj(op, x), self.kv_heads), self.k_norm, at)
+        v = op.Transpose(self._split(op, self.v_proj(op, x), self.kv_heads), perm=[0, 2, 1, 3])
+        key_cache = op.TensorScatter(key_cache, k, at.past, axis=-2)
+        value_cache = op.TensorScatter(value_cache, v, at.past, axis=-2)
+        y = op.Attention(q, key_cache, value_cache, at.mask, scale=self.head_dim**-0.5)  # [batch, heads, tokens, d]
+        y = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, self.heads * self.head_dim])
+        return self.o_proj(op, y), key_cache, value_cache
+
+    def _split(self, op: OpBuilder, x: ir.Value, heads: int) -> ir.Value:
+        return op.Reshape(x, [0, 0, heads, self.head_dim])  # [batch, tokens, heads * d] -> [batch, tokens, heads, d]
+
+    def _rotated(self, op: OpBuilder, x: ir.Value, norm: RMSNorm | None, at: Positions) -> ir.Value:
+        if norm is not None:
+            x = norm(op, x)
+        return op.RotaryEmbedding(op.Transpose(x, perm=[0, 2, 1, 3]), at.cos, at.sin, at.ids)  # [batch, heads, tokens, d]

@@ -1,0 +1,103 @@
+"""From a module to an ONNX model, with the guards that `onnxscript.nn` lacks.
+
+A network is a root module whose `forward(op, inputs)` takes and returns values by name. Its parameter names are the
+checkpoint's; weights are attached as tensors that stay on disk until the model is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import CheckerPass
+from onnxscript import GraphBuilder, nn
+
+from framework.engines.base import TensorSpec
+from framework.errors import ConfigError, Problem
+
+OPSET = 24
+DTYPES: Mapping[str, ir.DataType] = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+    "int64": ir.DataType.INT64,
+    "int32": ir.DataType.INT32,
+    "bool": ir.DataType.BOOL,
+}
+
+
+def export(
+    module: nn.Module,
+    inputs: Sequence[TensorSpec],
+    weights: Mapping[str, Any],
+    *,
+    dtype: str = "float32",
+    name: str = "main",
+) -> ir.Model:
+    """Trace `module` into a model of opset 24 and attach `weights`.
+
+    Args:
+        module: an unnamed root module, not traced before (its parameters can be realised only once).
+        inputs: graph inputs, states included.
+        weights: tensor (onnx_ir's protocol) of every parameter, by parameter name; exactly these.
+        dtype: of all float32 parameters that carry no data of their own; `weights` are cast to it.
+
+    Raises:
+        ConfigError: every weight missing, left over or of another shape.
+    """
+    parameters = dict(module.named_parameters())
+    constants = {key for key, parameter in parameters.items() if parameter.const_value is not None}
+    tied = _aliases(parameters)
+    _check(parameters, weights, constants | set(tied))
+    for key, parameter in parameters.items():
+        if key in constants or key in tied:
+            continue
+        if parameter.dtype == ir.DataType.FLOAT:
+            parameter.type = ir.TensorType(DTYPES[dtype])
+        parameter.const_value = _as_dtype(weights[key], parameter.dtype, key)
+
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
+    builder = GraphBuilder(graph)
+    values = {spec.name: builder.input(spec.name, DTYPES[spec.dtype], spec.shape) for spec in inputs}
+    for key, value in module(builder.op, values).items():
+        builder.add_output(value, key)
+    unused = sorted(key for key, p in parameters.items() if key not in tied and p.name not in graph.initializers)
+    if unused:  # a child called by another method than __call__ leaves its parameters out
+        raise AssertionError(f"parameters never realised: {unused}")
+    model = ir.Model(graph, ir_version=11, producer_name="multistage")
+    CheckerPass(full_check=False)(model)
+    return model
+
+
+def _aliases(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
+    """Keys whose parameter is the same object as an earlier key's (tied weights), with that earlier key."""
+    first: dict[int, str] = {}
+    return {key: first[id(p)] for key, p in parameters.items() if first.setdefault(id(p), key) != key}
+
+
+def _check(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Any], exempt: set[str]) -> None:
+    problems = []
+    for key, parameter in parameters.items():
+        expected = tuple(parameter.shape)
+        if key in exempt:
+            continue
+        if key not in weights:
+            problems.append(Problem(where=f"weight {key}", got="nothing", expected=f"a tensor of shape {expected}"))
+        elif tuple(weights[key].shape) != expected:
+            problems.append(Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected=f"{expected}"))
+    for key in weights.keys() - parameters.keys():
+        problems.append(Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected="no such weight"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _as_dtype(tensor: Any, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+    if tensor.dtype == dtype:
+        return tensor
+    return ir.LazyTensor(
+        lambda: ir.tensor(tensor.numpy().astype(dtype.numpy()), name=name),
+        dtype=dtype,
+        shape=ir.Shape(tensor.shape),
+        name=name,
+    )

@@ -1,0 +1,75 @@
+"""Choosing the next token inside the engine, so that one integer a row is all that a step returns.
+
+Order as in transformers' logits processors: repetition penalty, bias, temperature, top-k, top-p, min-p, then one
+draw by inverse transform from one uniform number a row. All filters keep a prefix of the sorted candidates, and all
+sums run over that prefix in order, so the choice does not depend on how many candidates a call looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+from onnxscript import OpBuilder, nn
+
+from framework.engines.base import TensorSpec
+
+
+def sampler_inputs(vocab: int, *, draws: int = 1) -> tuple[TensorSpec, ...]:
+    """Inputs a network with a `Sampler` has. `noise` is new in each call, the rest holds for a whole request."""
+    return (
+        TensorSpec(name="noise", dtype="float32", shape=("batch", draws)),
+        TensorSpec(name="candidates", dtype="int64", shape=(1,)),
+        TensorSpec(name="temperature", dtype="float32", shape=("batch",)),
+        TensorSpec(name="top_k", dtype="int64", shape=("batch",)),
+        TensorSpec(name="top_p", dtype="float32", shape=("batch",)),
+        TensorSpec(name="min_p", dtype="float32", shape=("batch",)),
+        TensorSpec(name="repetition_penalty", dtype="float32", shape=("batch",)),
+        TensorSpec(name="logit_bias", dtype="float32", shape=("batch", vocab)),
+    )
+
+
+class Sampler(nn.Module):
+    """Next token of each row.
+
+    Returns `token` int64 [batch, 1] and, best first after penalty and bias, `candidate_ids` int64 and
+    `candidate_logprobs` float32 [batch, candidates]: log-probabilities of the network's own distribution.
+    """
+
+    def forward(
+        self, op: OpBuilder, logits: ir.Value, seen: ir.Value, given: Mapping[str, ir.Value]
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """logits [batch, vocab], seen float32 [batch, vocab] (1 for tokens the penalty applies to), `given` by the
+        names of `sampler_inputs`."""
+        raw = op.Cast(logits, to=ir.DataType.FLOAT)
+        penalty = op.Unsqueeze(given["repetition_penalty"], [1])
+        penalised = op.Where(op.Greater(raw, 0.0), op.Div(raw, penalty), op.Mul(raw, penalty))
+        scores = op.Add(op.Where(op.Greater(seen, 0.0), penalised, raw), given["logit_bias"])
+        best, ids = op.TopK(scores, given["candidates"], axis=-1, largest=1, sorted=1, _outputs=2)  # [batch, k]
+
+        temperature = op.Unsqueeze(given["temperature"], [1])
+        greedy = op.LessOrEqual(temperature, 0.0)
+        top = op.Slice(best, [0], [1], [1])  # [batch, 1]
+        weight = op.Exp(op.Div(op.Sub(best, top), op.Where(greedy, op.CastLike(1.0, temperature), temperature)))
+        top_k = op.Unsqueeze(given["top_k"], [1])
+        rank = op.Range(0, op.Squeeze(given["candidates"], [0]), 1)  # [k]
+        within_k = op.Or(op.Less(rank, top_k), op.Equal(top_k, 0))
+        weight = op.Where(within_k, weight, 0.0)
+        before = op.CumSum(weight, 1, exclusive=1)
+        total = self._last(op, op.Add(before, weight))  # over the top-k set
+        within_p = op.Less(before, op.Mul(total, op.Unsqueeze(given["top_p"], [1])))
+        likely = op.GreaterOrEqual(weight, op.Unsqueeze(given["min_p"], [1]))  # the best one has weight 1
+        keep = op.And(op.And(within_k, within_p), likely)
+        mass = op.CumSum(op.Where(keep, weight, 0.0), 1)
+        target = op.Mul(given["noise"], self._last(op, mass))  # [batch, 1]
+        passed = op.ReduceSum(op.Cast(op.LessOrEqual(mass, target), to=ir.DataType.INT64), [1], keepdims=1)
+        # Rounding may carry the target to the very end: the last kept candidate is then the one.
+        last = op.Sub(op.ReduceSum(op.Cast(keep, to=ir.DataType.INT64), [1], keepdims=1), 1)
+        choice = op.Where(greedy, op.Mul(passed, 0), op.Min(passed, last))
+        token = op.GatherElements(ids, choice, axis=1)  # [batch, 1]
+
+        logprobs = op.Sub(op.GatherElements(raw, ids, axis=1), op.ReduceLogSumExp(raw, [1], keepdims=1))
+        return token, ids, logprobs
+
+    def _last(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        return op.Slice(x, [-1], [2**31 - 1], [1])  # [batch, k] -> [batch, 1]
