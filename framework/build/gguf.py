@@ -1,0 +1,434 @@
+"""GGUF files as a checkpoint in the official layout: names, config, tokenizer, row order.
+
+The header is parsed here: the `gguf` library makes several arrays for every string of the vocabulary, which takes it
+seconds. It dequantises the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from framework.build.bpe import AddedToken, bpe_tokenizer
+from framework.build.tensor import Array, Blocks, Tensor
+from framework.errors import ConfigError, Problem, nearest
+
+_ALIGNMENT = 32
+_BLOCK = 32
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_PLAIN = {
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F64": "float64",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+}
+
+
+@attrs.frozen(kw_only=True)
+class _Architecture:
+    """What a GGUF architecture is called in the official layout.
+
+    Attributes:
+        permuted: llama.cpp stores the rows of q_proj and k_proj with the two halves of each head interleaved.
+    """
+
+    name: str
+    model_type: str
+    experts: bool = False
+    permuted: bool = False
+
+
+_ARCHITECTURES = {
+    "llama": _Architecture(name="LlamaForCausalLM", model_type="llama", permuted=True),
+    "qwen3": _Architecture(name="Qwen3ForCausalLM", model_type="qwen3"),
+    "qwen3moe": _Architecture(name="Qwen3MoeForCausalLM", model_type="qwen3_moe", experts=True),
+}
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_ROUTER = {"ffn_gate_inp": "mlp.gate"}
+_EXPERTS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
+_CONFIG = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
+_CONFIG_EXPERTS = {
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class GGUFTensor(Tensor):
+    """A weight of a GGUF file.
+
+    Attributes:
+        format: ggml type: F32, F16, BF16, Q4_1, Q6_K ...
+        heads: number of heads whose rows are to be put back in the official order; 0 leaves them.
+    """
+
+    format: str
+    heads: int = 0
+
+    def array(self) -> Array:
+        """The weight, dequantised to float32 when it is quantised."""
+        if self.format in _PLAIN:
+            return self._ordered(super().array())
+        return self._ordered(_dequantize(self.raw().reshape(*self.shape[:-1], -1), self.format))
+
+    def external(self) -> Any:
+        return super().external() if self.format in _PLAIN and not self.heads else None
+
+    def blocks(self) -> Blocks | None:
+        """Blocks of Q4_0, Q4_1 and Q8_0, rows in the official order."""
+        fields = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}.get(self.format)
+        if fields is None:
+            return None
+        rows = self._ordered(self.raw().reshape(*self.shape[:-1], self.shape[-1] // _BLOCK, -1))
+        halves = np.ascontiguousarray(rows[..., : 2 * fields]).view(np.float16)
+        quants = rows[..., 2 * fields :]
+        quants = quants.view(np.int8) if self.format == "Q8_0" else _nibbles(quants)
+        return Blocks(
+            format=self.format,
+            quants=quants.reshape(self.shape),
+            scales=halves[..., 0],
+            mins=halves[..., 1] if fields == 2 else None,
+        )
+
+    def _ordered(self, rows: Array) -> Array:
+        if not self.heads:
+            return rows
+        order = np.arange(len(rows)).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(-1)
+        return rows[order]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class GGUF:
+    """What is read from a file: metadata as it stands, tensors and config as the official checkpoint has them."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """tokenizer.json, tokenizer_config.json and chat_template.jinja.
+
+        Raises ConfigError for a tokenizer that is no byte-level BPE or cuts text in an unknown way.
+        """
+        return _tokenizer_files(self.path, self.metadata)
+
+
+def read_gguf(path: Path) -> GGUF:
+    """Opens a file of architecture llama, qwen3 or qwen3moe.
+
+    The stacked experts of a layer, [experts, out, in], become one tensor each, `mlp.experts.<n>.gate_proj.weight` and
+    so on, as in the official checkpoint. Raises ConfigError with every fault.
+    """
+    metadata, entries = _read_header(path)
+    key = metadata.get("general.architecture", "")
+    if key not in _ARCHITECTURES:
+        expected = f"a supported architecture: {', '.join(_ARCHITECTURES)}"
+        where = f"{path}: general.architecture"
+        raise ConfigError(Problem(where=where, got=repr(key), expected=expected, hint=nearest(key, _ARCHITECTURES)))
+    if metadata.get("split.count", 0) > 1:
+        got = f"one of {metadata['split.count']} parts"
+        hint = "merge it with `llama-gguf-split --merge`"
+        raise ConfigError(Problem(where=str(path), got=got, expected="a GGUF file in one piece", hint=hint))
+    problems: list[Problem] = []
+    config = _config(path, key, metadata, {entry.name for entry in entries}, problems)
+    if problems:
+        raise ConfigError(problems)
+    tensors = {tensor.name: tensor for entry in entries for tensor in _tensors(path, key, entry, config, problems)}
+    if problems:
+        raise ConfigError(problems)
+    ends = {metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")} - {None}
+    generation: dict[str, Any] = {name: config[name] for name in ("bos_token_id", "pad_token_id") if name in config}
+    if ends:
+        generation["eos_token_id"] = sorted(ends)
+    return GGUF(path=path, metadata=metadata, tensors=tensors, config=config, generation_config=generation)
+
+
+# Header
+
+
+@attrs.frozen
+class _Entry:
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], list[_Entry]]:
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            magic, version = data[:4], int.from_bytes(data[4:8], "little")
+            if magic != b"GGUF" or version not in (2, 3):
+                got = f"version {version}" if magic == b"GGUF" else f"first bytes {magic!r}"
+                expected = "a little-endian GGUF file, version 2 or 3"
+                raise ConfigError(Problem(where=str(path), got=got, expected=expected))
+            return _Cursor(data, 8).header(path)
+    except (struct.error, IndexError) as error:
+        got = "a header that runs past its end"
+        problem = Problem(where=str(path), got=got, expected="a whole GGUF file", hint="is it truncated?")
+        raise ConfigError(problem) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(Problem(where=str(path), got=str(error), expected="a GGUF file")) from error
+
+
+class _Cursor:
+    """Reads the header's values one after the other; struct.error or IndexError past the end."""
+
+    def __init__(self, data: mmap.mmap, position: int) -> None:
+        self.data, self.position = data, position
+
+    def header(self, path: Path) -> tuple[dict[str, Any], list[_Entry]]:
+        tensor_count, value_count = self.numbers("Q", 2)
+        metadata = {self.string(): self.value(*self.numbers("I", 1)) for _ in range(value_count)}
+        raw = [self.tensor_info() for _ in range(tensor_count)]
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(f"general.alignment {alignment!r}")
+        start = -(-self.position // alignment) * alignment
+        entries: list[_Entry] = []
+        problems: list[Problem] = []
+        for name, dims, kind, offset in raw:
+            entry = _entry(path, name, dims, kind, start + offset, len(self.data))
+            (entries if isinstance(entry, _Entry) else problems).append(entry)  # type: ignore[arg-type]
+        if problems:
+            raise ConfigError(problems)
+        return metadata, entries
+
+    def numbers(self, code: str, count: int) -> tuple[Any, ...]:
+        size = struct.calcsize(f"<{code}") * count
+        if self.position + size > len(self.data):
+            raise IndexError
+        values = struct.unpack_from(f"<{count}{code}", self.data, self.position)
+        self.position += size
+        return values
+
+    def string(self) -> str:
+        (length,) = self.numbers("Q", 1)
+        end = self.position + length
+        if end > len(self.data):
+            raise IndexError
+        text = self.data[self.position : end].decode()
+        self.position = end
+        return text
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY:
+            return self.numbers(_scalar(kind), 1)[0]
+        (inner,) = self.numbers("I", 1)
+        (count,) = self.numbers("Q", 1)
+        if inner in (_STRING, _ARRAY):
+            return [self.value(inner) for _ in range(count)]
+        return list(self.numbers(_scalar(inner), count))
+
+    def tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
+        name = self.string()
+        dims = self.numbers("Q", *self.numbers("I", 1))
+        return name, dims, self.numbers("I", 1)[0], self.numbers("Q", 1)[0]
+
+
+def _scalar(kind: int) -> str:
+    if kind not in _SCALARS:
+        raise ValueError(f"metadata value of unknown type {kind}")
+    return _SCALARS[kind]
+
+
+def _entry(path: Path, name: str, dims: tuple[int, ...], kind: int, offset: int, size: int) -> _Entry | Problem:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    where = f"{path}: {name}"
+    try:
+        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        form = GGMLQuantizationType(kind).name
+        if form not in _PLAIN:
+            _dequantize(np.zeros((1, block_bytes), np.uint8), form)
+    except (ValueError, KeyError, NotImplementedError):
+        return Problem(where=where, got=f"ggml type {kind}", expected="a type that can be dequantised")
+    if not dims or dims[0] % block:
+        return Problem(where=where, got=f"rows of {dims[:1]}", expected=f"a multiple of {form}'s block of {block}")
+    nbytes = math.prod(dims) // block * block_bytes
+    if offset + nbytes > size:
+        got = f"{nbytes} bytes at {offset} in a file of {size}"
+        return Problem(where=where, got=got, expected="data inside the file", hint="is it truncated?")
+    return _Entry(name, form, tuple(reversed(dims)), offset, nbytes)
+
+
+def _nibbles(packed: Array) -> Array:
+    """Values of the 4-bit formats: a byte holds values i and i + 16 of its block."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
+
+
+def _dequantize(rows: Array, form: str) -> Array:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    return dequantize(rows, GGMLQuantizationType[form])
+
+
+# Names and config
+
+
+def _tensors(
+    path: Path, key: str, entry: _Entry, config: Mapping[str, Any], problems: list[Problem]
+) -> Iterator[GGUFTensor]:
+    """The tensor of an entry under its official name; several for stacked experts, none (and a problem) if unknown."""
+    architecture = _ARCHITECTURES[key]
+    layer_names = _LAYER | (_ROUTER if architecture.experts else {})
+    stem, _, suffix = entry.name.rpartition(".")  # `blk.3.attn_q`, `weight`
+    block, _, part = stem.removeprefix("blk.").partition(".")
+    dtype = _PLAIN.get(entry.format, "float32")
+    common: dict[str, Any] = {"dtype": dtype, "file": path, "format": entry.format}
+    if stem in _TOP:
+        name = f"{_TOP[stem]}.{suffix}"
+        yield GGUFTensor(name=name, shape=entry.shape, offset=entry.offset, nbytes=entry.nbytes, **common)
+    elif part in layer_names:
+        heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}.get(part, 0)
+        name = f"model.layers.{block}.{layer_names[part]}.{suffix}"
+        common["heads"] = heads if architecture.permuted else 0
+        yield GGUFTensor(name=name, shape=entry.shape, offset=entry.offset, nbytes=entry.nbytes, **common)
+    elif architecture.experts and part in _EXPERTS:
+        count, size = entry.shape[0], entry.nbytes // entry.shape[0]
+        for expert in range(count):
+            name = f"model.layers.{block}.mlp.experts.{expert}.{_EXPERTS[part]}.{suffix}"
+            offset = entry.offset + expert * size
+            yield GGUFTensor(name=name, shape=entry.shape[1:], offset=offset, nbytes=size, **common)
+    else:
+        expected = f"a tensor of architecture {key}"
+        hint = "rotary scaling by factors is not supported" if stem == "rope_freqs" else ""
+        problems.append(Problem(where=str(path), got=entry.name, expected=expected, hint=hint))
+
+
+def _config(
+    path: Path, key: str, metadata: Mapping[str, Any], names: set[str], problems: list[Problem]
+) -> dict[str, Any]:
+    """config.json as the official checkpoint would have it."""
+    architecture = _ARCHITECTURES[key]
+
+    def read(name: str, default: Any = None) -> Any:
+        value = metadata.get(f"{key}.{name}", default)
+        if isinstance(value, list) and len(set(value)) == 1:  # one number a layer, all equal
+            value = value[0]
+        if not isinstance(value, int | float) or value <= 0:
+            got = "nothing" if value is None else repr(value)
+            expected = "one positive number for all layers"
+            problems.append(Problem(where=f"{path}: {key}.{name}", got=got, expected=expected))
+            return 1
+        # float32 in the file: the shortest decimal that reads back as it is what was written
+        return float(str(np.float32(value))) if isinstance(value, float) else value
+
+    config: dict[str, Any] = {"architectures": [architecture.name], "model_type": architecture.model_type}
+    config |= {name: read(source) for name, source in _CONFIG.items()}
+    heads = config["num_attention_heads"]
+    head_dim = read("attention.key_length", config["hidden_size"] // heads)
+    config |= {
+        "num_key_value_heads": read("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "rope_theta": read("rope.freq_base", 10000.0),
+        "vocab_size": read("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())) or None),
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in names,
+        "tie_word_embeddings": "output.weight" not in names,
+    }
+    if architecture.experts:
+        config |= {name: read(source) for name, source in _CONFIG_EXPERTS.items()}
+        config |= {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    else:
+        config["mlp_bias"] = "blk.0.ffn_up.bias" in names
+    if (rotated := read("rope.dimension_count", head_dim)) != head_dim:
+        where = f"{path}: {key}.rope.dimension_count"
+        problems.append(Problem(where=where, got=str(rotated), expected=f"the whole head, {head_dim}"))
+    config["rope_scaling"] = _rope_scaling(path, key, metadata, problems)
+    tokens = {"bos": "bos", "eos": "eos", "padding": "pad"}
+    ids = {f"{to}_token_id": metadata.get(f"tokenizer.ggml.{name}_token_id") for name, to in tokens.items()}
+    return config | {name: value for name, value in ids.items() if value is not None}
+
+
+def _rope_scaling(path: Path, key: str, metadata: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any] | None:
+    kind = metadata.get(f"{key}.rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        where = f"{path}: {key}.rope.scaling.type"
+        problems.append(Problem(where=where, got=repr(kind), expected="none, linear or yarn"))
+    scaling = {"rope_type": kind, "factor": metadata.get(f"{key}.rope.scaling.factor", 1.0)}
+    if original := metadata.get(f"{key}.rope.scaling.original_context_length"):
+        scaling["original_max_position_embeddings"] = original
+    return scaling
+
+
+# Tokenizer
+
+_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # token types; 1 is an ordinary token
+
+
+def _tokenizer_files(path: Path, metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    ggml = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
+    if ggml.get("model") != "gpt2":
+        where = f"{path}: tokenizer.ggml.model"
+        raise ConfigError(Problem(where=where, got=repr(ggml.get("model")), expected="'gpt2', a byte-level BPE"))
+    tokens: list[str] = ggml["tokens"]
+    kinds = ggml.get("token_type", [1] * len(tokens))
+    typed = list(zip(range(len(tokens)), tokens, kinds, strict=True))
+    added = [
+        AddedToken(id=id_, content=token, special=kind == _CONTROL)
+        for id_, token, kind in typed
+        if kind in (_CONTROL, _USER_DEFINED)
+    ]
+    named = {
+        f"{to}_token": tokens[ggml[f"{name}_token_id"]]
+        for name, to in {"bos": "bos", "eos": "eos", "padding": "pad", "unknown": "unk"}.items()
+        if f"{name}_token_id" in ggml
+    }
+    bos = named.get("bos_token") if ggml.get("add_bos_token") else None
+    files = {
+        "tokenizer.json": bpe_tokenizer(
+            vocab={token: id_ for id_, token, kind in typed if kind != _UNUSED},
+            merges=[merge.split(" ") for merge in ggml.get("merges", ())],
+            added=added,
+            pre=ggml.get("pre", "default"),
+            where=f"{path}: tokenizer.ggml.pre",
+            bos=next((token for token in added if token.content == bos), None),
+        ),
+        "tokenizer_config.json": json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}).encode(),
+    }
+    if template := metadata.get("tokenizer.chat_template"):
+        files["chat_template.jinja"] = template.encode()
+    return files
