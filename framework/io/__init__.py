@@ -1,0 +1,1 @@
+"""Request files, predictions and media."""

@@ -1,0 +1,154 @@
+"""The conversation of a request: checked, in one spelling, with the media it names found on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.errors import Problem
+from framework.io import fields as f
+
+ROLES = f.one_of("system", "user", "assistant")
+MAX_MESSAGES, MAX_PARTS, MAX_TEXT = 64, 18, 128 * 1024  # the last in bytes of UTF-8
+SHORT_FORMS = {"image": f.PATHS, "audio": f.PATHS, "video": f.PATHS, "prompt": f.TEXT}
+
+# Keys of each part beside `type`; the first is the one it cannot do without.
+_PARTS: Mapping[str, Mapping[str, f.Kind]] = {
+    "text": {"text": f.TEXT},
+    "image": {"image": f.TEXT, "do_resize": f.FLAG},
+    "audio": {"audio": f.TEXT},
+    "video": {"frames": f.TEXTS, "fps": f.POSITIVE, "do_resize": f.FLAG},
+}
+_PART_TYPE = f.one_of(*_PARTS)
+_MESSAGE = {"role": ROLES, "content": f.Kind("text, or a list of parts", lambda v: isinstance(v, (str, list)))}
+
+
+@attrs.define
+class Conversation:
+    """The messages of one request.
+
+    Attributes:
+        messages: each `{"role": ..., "content": [part, ...]}`; content is a list of parts however it was written.
+        media: files named in them by kind (audio, image, video), in order; a kind that is not used is absent.
+        problems: everything that is wrong.
+    """
+
+    messages: list[dict[str, Any]] = attrs.field(factory=list)
+    media: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+    problems: list[Problem] = attrs.field(factory=list)
+
+
+def read_conversation(request: Mapping[str, Any], where: str, folder: Path) -> Conversation:
+    """`messages` of a request, or its short form (prompt, audio, image, video).
+
+    Args:
+        folder: what relative paths of media start from.
+    """
+    found = Conversation()
+    short = [key for key in SHORT_FORMS if key in request]
+    if "messages" in request:
+        if short:
+            got = f"messages and {', '.join(short)}"
+            found.problems.append(Problem(where=where, got=got, expected="messages or the short form, not both"))
+        _read_messages(found, request["messages"], f"{where}.messages", folder)
+    elif short:
+        parts = [part for key in short for part in _short_parts(found, key, request[key], where)]
+        found.messages = [{"role": "user", "content": _read_parts(found, parts, where, folder)}]
+    else:
+        hint = '{"messages": [{"role": "user", "content": "Hello"}]}'
+        found.problems.append(Problem(where=f"{where}.messages", got="nothing", expected="messages", hint=hint))
+    parts = [part for message in found.messages for part in message["content"]]
+    if not found.problems and not any(part["type"] != "text" or part["text"].strip() for part in parts):
+        found.problems.append(Problem(where=where, got="an empty prompt", expected="text, or a picture or sound"))
+    return found
+
+
+def _short_parts(found: Conversation, key: str, value: Any, where: str) -> list[dict[str, Any]]:
+    problem = SHORT_FORMS[key].problem(f"{where}.{key}", value)
+    if problem:
+        found.problems.append(problem)
+        return []
+    if key == "prompt":
+        return [{"type": "text", "text": value}]
+    if key == "video":
+        return [{"type": "video", "frames": [value] if isinstance(value, str) else value}]
+    return [{"type": key, key: path} for path in ([value] if isinstance(value, str) else value)]
+
+
+def _read_messages(found: Conversation, value: Any, where: str, folder: Path) -> None:
+    problem = f.LIST.problem(where, value)
+    if problem is None and not 1 <= len(value) <= MAX_MESSAGES:
+        problem = Problem(where=where, got=f"{len(value)} messages", expected=f"1 to {MAX_MESSAGES}")
+    if problem:
+        found.problems.append(problem)
+        return
+    for number, message in enumerate(value):
+        place = f"{where}[{number}]"
+        _check_keys(found, message, _MESSAGE, place, required=tuple(_MESSAGE))
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, (str, list)):
+            continue
+        if isinstance(content, list) and len(content) > MAX_PARTS:
+            got = f"{len(content)} parts"
+            found.problems.append(Problem(where=f"{place}.content", got=got, expected=f"at most {MAX_PARTS}"))
+            continue
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        read = _read_parts(found, parts, f"{place}.content", folder)
+        found.messages.append({"role": message.get("role"), "content": read})
+
+
+def _read_parts(found: Conversation, parts: list[Any], where: str, folder: Path) -> list[dict[str, Any]]:
+    read = []
+    for number, part in enumerate(parts):
+        place = f"{where}[{number}]"
+        problem = f.OBJECT.problem(place, part) or _PART_TYPE.problem(f"{place}.type", part.get("type"))
+        if problem:
+            found.problems.append(problem)
+            continue
+        kind = part["type"]
+        keys = _PARTS[kind]
+        if _check_keys(found, part, {"type": _PART_TYPE, **keys}, place, required=(next(iter(keys)),)):
+            read.append(_found_on_disk(found, part, kind, place, folder))
+    return read
+
+
+def _found_on_disk(found: Conversation, part: dict[str, Any], kind: str, where: str, folder: Path) -> dict[str, Any]:
+    """The part with its paths made absolute; a text part as it is."""
+    if kind == "text":
+        size = len(part["text"].encode("utf-8", "surrogatepass"))
+        if size > MAX_TEXT:
+            problem = Problem(where=f"{where}.text", got=f"{size} bytes", expected=f"at most {MAX_TEXT}")
+            found.problems.append(problem)
+        return dict(part)
+    key = next(iter(_PARTS[kind]))
+    named = part[key] if isinstance(part[key], list) else [part[key]]
+    paths = [str((folder / name).absolute()) for name in named]
+    for name, path in zip(named, paths, strict=True):
+        if not Path(path).exists():
+            found.problems.append(Problem(where=f"{where}.{key}", got=repr(name), expected="a file that exists"))
+    found.media[kind] = (*found.media.get(kind, ()), *paths)
+    return {**part, key: paths if isinstance(part[key], list) else paths[0]}
+
+
+def _check_keys(
+    found: Conversation, value: Any, kinds: Mapping[str, f.Kind], where: str, required: tuple[str, ...]
+) -> bool:
+    problem = f.OBJECT.problem(where, value)
+    if problem:
+        found.problems.append(problem)
+        return False
+    problems = [
+        Problem(where=f"{where}.{key}", got="nothing", expected=kinds[key].expected)
+        for key in required
+        if key not in value
+    ]
+    for key, item in value.items():
+        if key in kinds:
+            problems += filter(None, [kinds[key].problem(f"{where}.{key}", item)])
+        else:
+            problems.append(f.unknown_key(where, key, kinds))
+    found.problems += problems
+    return not problems

@@ -1,0 +1,253 @@
+"""Request files: the original's LLM and TTS formats, checked completely before any engine is loaded.
+
+A fault of the file (syntax, a key at the top) is an error of the file. A fault inside one request is that request's
+error alone, so that one bad request among four gives three answers and one error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.errors import ConfigError, Problem, at
+from framework.execution.request import Request
+from framework.io import fields as f
+from framework.io.messages import SHORT_FORMS, read_conversation
+from framework.io.sampling import FLAT, Roles, by_role, overlay
+from framework.parsing import parse_json
+from framework.schema import show
+
+MAX_BATCH_SIZE = 16
+
+# Switches of a run or of one request; they become `Request.options`.
+SWITCHES = {
+    "apply_chat_template": f.FLAG,
+    "add_generation_prompt": f.FLAG,
+    "enable_thinking": f.FLAG,
+    "style": f.OBJECT,
+    "context_cache_lookup_policy": f.one_of("use_cache", "bypass"),
+    "context_cache_commit_policy": f.one_of("including_generated_tokens", "prefill_state_only"),
+}
+# What a speech stage reads beside the messages; they become `Request.fields`.
+SPEECH = dict.fromkeys(("speaker", "voice", "language", "instruct", "ref_audio", "ref_text"), f.TEXT)
+TOP = {
+    **SWITCHES,
+    **SPEECH,
+    "requests": f.LIST,
+    "batch_size": f.whole(1, MAX_BATCH_SIZE),
+    "sampling": f.OBJECT,
+    "streaming": f.OBJECT,
+    "available_lora_weights": f.OBJECT,
+    "diffusion_config": f.OBJECT,
+    "diffusion_max_denoising_steps": f.whole(0),
+}
+ONE = {
+    **SWITCHES,
+    **SPEECH,
+    **SHORT_FORMS,
+    **dict.fromkeys(("assistant_instruct", "system_instruct", "talker_language"), f.TEXT),
+    "messages": f.LIST,
+    "sampling": f.OBJECT,
+    "prompt_speaker_codes": f.CODES,
+    "lora_name": f.TEXT,
+    "save_system_prompt_kv_cache": f.FLAG,
+    "disable_spec_decode": f.FLAG,
+}
+_STREAMING = {"enable": f.FLAG, "codec_chunk_frames": f.whole(0), "talker_prefill_threshold": f.whole(1)}
+
+# Accepted, and refused when it asks for something, until a model here can do it.
+_NOT_YET = {
+    "available_lora_weights": "LoRA adapters",
+    "lora_name": "LoRA adapters",
+    "diffusion_config": "text diffusion",
+    "diffusion_max_denoising_steps": "text diffusion",
+}
+_READ_ELSEWHERE = frozenset({"requests", "batch_size", "sampling", "messages", *SHORT_FORMS, *_NOT_YET})
+
+
+@attrs.frozen(kw_only=True)
+class Defaults:
+    """What holds for every request of a run unless its file says otherwise.
+
+    Attributes:
+        sampling: by role, as `framework.io.sampling.by_role` gives it.
+        fields: request fields such as voice.
+        kinds: payload kinds the caller wants.
+        options: see `Request.options`.
+    """
+
+    sampling: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    fields: Mapping[str, Any] = attrs.field(factory=dict)
+    kinds: frozenset[str] = frozenset({"text"})
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def under(self, given: _Settings) -> Defaults:
+        """These, with what was given over them."""
+        return Defaults(
+            sampling=overlay(self.sampling, given.sampling),
+            fields={**self.fields, **given.fields},
+            kinds=self.kinds,
+            options={**self.options, **given.options},
+        )
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Rejected:
+    """A request that cannot be served as it is written.
+
+    Attributes:
+        raw: what stands in the file, for the predictions to show.
+    """
+
+    index: int
+    error: ConfigError
+    raw: Any
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RequestFile:
+    """A checked request file.
+
+    Attributes:
+        name: as the user wrote it.
+        batch_size: None when the file does not say.
+        entries: in file order.
+    """
+
+    name: str
+    batch_size: int | None
+    entries: tuple[Request | Rejected, ...]
+
+    @property
+    def good(self) -> Iterator[Request]:
+        return (entry for entry in self.entries if isinstance(entry, Request))
+
+    @property
+    def rejected(self) -> Iterator[Rejected]:
+        return (entry for entry in self.entries if isinstance(entry, Rejected))
+
+
+def load_requests(source: Path | Mapping[str, Any], *, defaults: Defaults | None = None) -> RequestFile:
+    """Read a request file, or the same as a mapping.
+
+    Paths of media are taken relative to the folder of the file.
+
+    Raises:
+        ConfigError: every fault of the file as a whole.
+    """
+    if isinstance(source, Path):
+        name, folder, content = str(source), source.parent, read_object(source)
+    else:
+        name, folder, content = "", Path(), source
+    where = f"{name}:" if name else ""
+    top = _Settings.read(content, TOP, where)
+    if "requests" not in content:
+        hint = '{"requests": [{"prompt": "Hello"}]}'
+        problem = Problem(where=at(where, "requests"), got="nothing", expected="a list of requests", hint=hint)
+        top.problems.append(problem)
+    if top.problems:
+        raise ConfigError(top.problems)
+    shared = (defaults or Defaults()).under(top)
+    entries = tuple(
+        read_request(raw, index, shared, folder, at(at(where, "requests"), index))
+        for index, raw in enumerate(content["requests"])
+    )
+    return RequestFile(name=name, batch_size=content.get("batch_size"), entries=entries)
+
+
+def read_request(raw: Any, index: int, defaults: Defaults, folder: Path, where: str) -> Request | Rejected:
+    """One request over its defaults, or everything that is wrong with it."""
+    if not isinstance(raw, dict):
+        problem = Problem(where=where, got=show(raw), expected="an object", hint='{"prompt": "Hello"}')
+        return Rejected(index=index, error=ConfigError(problem), raw=raw)
+    given = _Settings.read(raw, ONE, where, folder)
+    conversation = read_conversation(raw, where, folder)
+    known = {problem.where for problem in conversation.problems}
+    problems = [problem for problem in given.problems if problem.where not in known] + conversation.problems
+    if problems:
+        return Rejected(index=index, error=ConfigError(problems), raw=raw)
+    full = defaults.under(given)
+    return Request(
+        index=index,
+        fields={"messages": conversation.messages, **conversation.media, **full.fields},
+        sampling=full.sampling,
+        kinds=full.kinds,
+        options=full.options,
+    )
+
+
+def read_object(path: Path) -> Mapping[str, Any]:
+    """The JSON object in a file. Raises ConfigError: missing, unreadable, malformed (line, column), no object."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise ConfigError(Problem(where=str(path), got=got, expected="JSON in UTF-8")) from error
+    except OSError as error:
+        raise ConfigError(Problem(where=str(path), got=error.strerror or str(error), expected="a JSON file")) from error
+    return as_object(parse_json(text, str(path)), str(path))
+
+
+def as_object(value: Any, where: str) -> Mapping[str, Any]:
+    """`value` if it is a mapping; raises ConfigError."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(Problem(where=where, got=show(value), expected="an object"))
+    return value
+
+
+@attrs.frozen
+class _Settings:
+    """Everything but the messages that one object of a request file sets."""
+
+    sampling: Roles = attrs.field(factory=dict)
+    fields: dict[str, Any] = attrs.field(factory=dict)
+    options: dict[str, Any] = attrs.field(factory=dict)
+    problems: list[Problem] = attrs.field(factory=list)
+
+    @classmethod
+    def read(
+        cls, content: Mapping[str, Any], kinds: Mapping[str, f.Kind], where: str, folder: Path = Path()
+    ) -> _Settings:
+        found = cls()
+        flat = {key: value for key, value in content.items() if key in FLAT}
+        for key, value in content.items():
+            if key in FLAT:
+                continue
+            if key not in kinds:
+                found.problems.append(f.unknown_key(where, key, [*kinds, *FLAT]))
+                continue
+            problem = kinds[key].problem(at(where, key), value)
+            if problem is None and key in _NOT_YET and value:
+                expected = f"none: {_NOT_YET[key]} are not supported yet"
+                problem = Problem(where=at(where, key), got=show(value), expected=expected)
+            if problem:
+                found.problems.append(problem)
+            elif key not in _READ_ELSEWHERE:
+                found._set(key, value, folder)
+        if "streaming" in found.options:
+            found._check_streaming(where)
+        sampling, faults = by_role(flat, where)
+        if isinstance(content.get("sampling"), dict):
+            inner, more = by_role(content["sampling"], at(where, "sampling"))
+            sampling, faults = overlay(sampling, inner), faults + more
+        found.sampling.update(sampling)
+        found.problems.extend(faults)
+        return found
+
+    def _set(self, key: str, value: Any, folder: Path) -> None:
+        if key in SWITCHES or key in ("streaming", "save_system_prompt_kv_cache", "disable_spec_decode"):
+            self.options[key] = value
+        elif value not in ("", []):  # an empty speaker or language means "not given"
+            name = "voice" if key == "speaker" else key
+            self.fields[name] = str((folder / value).absolute()) if key == "ref_audio" else value
+
+    def _check_streaming(self, where: str) -> None:
+        for key, value in self.options["streaming"].items():
+            place = at(where, "streaming")
+            if key not in _STREAMING:
+                self.problems.append(f.unknown_key(place, key, _STREAMING))
+            elif problem := _STREAMING[key].problem(at(place, key), value):
+                self.problems.append(problem)
