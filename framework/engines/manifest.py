@@ -1,0 +1,110 @@
+"""`engine.json`: what an engine folder holds and what built it.
+
+It is written last and read first, so that a folder without it was not finished, and an engine that does not fit the
+run is named before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.engines.base import EngineSpec
+from framework.engines.folder import digest
+from framework.errors import ConfigError, Problem
+from framework.schema import structure, unstructure
+
+FILE_NAME = "engine.json"
+
+
+@attrs.frozen(kw_only=True)
+class File:
+    """A file of an engine: its size, and `folder.digest` of it."""
+
+    bytes: int
+    digest: str
+
+
+@attrs.frozen(kw_only=True)
+class Manifest:
+    """Record of one built engine.
+
+    Attributes:
+        format: version of this record.
+        backend: name of the backend it was built for.
+        spec: its tensors, with the names of their dimensions, which a compiled plan no longer has.
+        in_place: output -> inputs that it may share a buffer with.
+        checkpoint: fingerprint of the weights it was made from; "" when there were none.
+        options: what the build was asked for (precision, backend settings ...).
+        versions: of the packages that made it.
+        files: every file of the engine.
+    """
+
+    format: int = 1
+    backend: str
+    spec: EngineSpec
+    in_place: Mapping[str, tuple[str, ...]]
+    checkpoint: str
+    options: Mapping[str, Any]
+    versions: Mapping[str, str]
+    files: Mapping[str, File]
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    (folder / FILE_NAME).write_text(json.dumps(unstructure(manifest), indent=2) + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> Manifest:
+    """The record of a built engine. Raises ConfigError when the folder is missing, unfinished or unreadable."""
+    path = folder / FILE_NAME
+    if not folder.is_dir():
+        raise ConfigError(Problem(where=str(folder), got="no such folder", expected="an engine folder", hint=_BUILD))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        got = f"no {FILE_NAME}" if isinstance(error, FileNotFoundError) else str(error)
+        raise ConfigError(Problem(where=str(folder), got=got, expected="a finished engine", hint=_BUILD)) from None
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(Problem(where=str(path), got=str(error), expected="JSON", hint=_BUILD)) from None
+    return structure(Manifest, document, where=f"{path}:")
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Raise ConfigError naming every file of the engine that is missing, cut short or changed."""
+    problems = []
+    for name, file in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            problems.append(Problem(where=str(path), got="no such file", expected=f"{file.bytes} bytes", hint=_BUILD))
+        elif path.stat().st_size != file.bytes:
+            got = f"{path.stat().st_size} bytes"
+            problems.append(Problem(where=str(path), got=got, expected=f"{file.bytes} bytes", hint=_BUILD))
+        elif digest(path) != file.digest:
+            problems.append(Problem(where=str(path), got="other content", expected="what the build wrote", hint=_BUILD))
+    if problems:
+        raise ConfigError(problems)
+
+
+def describe(folder: Path, names: Iterable[str]) -> dict[str, File]:
+    return {name: File(bytes=(folder / name).stat().st_size, digest=digest(folder / name)) for name in names}
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed version of each package that is installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+_BUILD = "build it with multistage-build"

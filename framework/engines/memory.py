@@ -1,0 +1,115 @@
+"""Where tensors live: one buffer per tensor, at an address that does not change.
+
+`HostMemory` is numpy; `cuda.DeviceMemory` is its counterpart on a GPU. Engines bind buffers by pointer and know
+nothing more of the difference.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from framework.engines.base import Array
+
+_ALIGNMENT = 64  # a cache line, and the widest vector register
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """numpy dtype of a dtype name; names numpy lacks (`bfloat16`, `float8_e4m3fn` ...) come from ml_dtypes."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return kind
+
+
+class Buffer(abc.ABC):
+    """A tensor of fixed shape at a fixed address."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    pointer: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @abc.abstractmethod
+    def rows(self, start: int, stop: int) -> Buffer:
+        """A view of rows `start` to `stop` of dim 0, in the same memory."""
+
+    @abc.abstractmethod
+    def zero(self) -> None: ...
+
+    @abc.abstractmethod
+    def write(self, value: Any) -> None:
+        """Copy in a value of the same shape and dtype: numpy, or what `device()` of such a buffer gives."""
+
+    @abc.abstractmethod
+    def read(self) -> Array:
+        """The tensor on the host; valid until the next read or write."""
+
+    @abc.abstractmethod
+    def copy_from(self, other: Any) -> None:
+        """Copy from another buffer of the same memory, shape and dtype."""
+
+    @abc.abstractmethod
+    def device(self) -> Any:
+        """The tensor where it lies: numpy on the host, an object with `__cuda_array_interface__` on a GPU."""
+
+
+class Memory(abc.ABC):
+    """Allocates buffers on one device."""
+
+    device_type: str  # as ONNX Runtime names it
+    device_id: int
+
+    @abc.abstractmethod
+    def zeros(self, shape: Sequence[int], dtype: str) -> Buffer: ...
+
+    def close(self) -> None:  # noqa: B027 - the host has nothing to give back
+        """Give back streams; buffers are freed with their last reference."""
+
+
+class HostBuffer(Buffer):
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape = array.shape
+        self.dtype = array.dtype
+        self.pointer = array.ctypes.data
+
+    def rows(self, start: int, stop: int) -> HostBuffer:
+        return HostBuffer(self.array[start:stop])
+
+    def zero(self) -> None:
+        self.array.fill(0)
+
+    def write(self, value: Any) -> None:
+        self.array[...] = value
+
+    def read(self) -> Array:
+        return self.array
+
+    def copy_from(self, other: Any) -> None:
+        self.array[...] = other.array
+
+    def device(self) -> Array:
+        return self.array
+
+
+class HostMemory(Memory):
+    device_type = "cpu"
+    device_id = 0
+
+    def zeros(self, shape: Sequence[int], dtype: str) -> HostBuffer:
+        kind = numpy_dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        # numpy promises only 16 bytes of alignment; zeroed pages stay untouched until they are used.
+        raw = np.zeros(size + _ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % _ALIGNMENT
+        return HostBuffer(raw[start : start + size].view(kind).reshape(shape))
