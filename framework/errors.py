@@ -11,7 +11,7 @@ Every error carries *all* faults found at once, each as a `Problem`: where, got,
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import attrs
 
@@ -24,7 +24,8 @@ class Problem:
         where: path to the value, e.g. `multistage_config.json: stages.talker.inputs.voice.from`.
         got: what stands there, as the user wrote it.
         expected: what may stand there.
-        hint: nearest valid name, or one line of an example; may be empty.
+        hint: nearest valid name, or one line of an example; may be empty. A hint of several lines (a line of the
+            file with a caret under the fault) is printed below the rest.
     """
 
     where: str
@@ -34,6 +35,8 @@ class Problem:
 
     def __str__(self) -> str:
         text = f"{self.where}: got {self.got}, expected {self.expected}"
+        if "\n" in self.hint:
+            return f"{text}\n{self.hint}"
         return f"{text} ({self.hint})" if self.hint else text
 
 
@@ -63,10 +66,26 @@ class StageError(MultistageError):
     """A stage could not serve one request; other requests are not touched."""
 
 
+def at(where: str, key: str | int) -> str:
+    """Path of an item: `at("stages", "talker")` is `stages.talker`, `at("terminals", 0)` is `terminals[0]`.
+
+    A `where` that ends in a colon names a file: `at("graph.json:", "stages")` is `graph.json: stages`.
+    """
+    gap = " " if where.endswith(":") else ""
+    if isinstance(key, int):
+        return f"{where}{gap}[{key}]"
+    return f"{where}{gap or '.'}{key}" if where else key
+
+
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that `name` was probably meant to be, if any is close."""
+    return next(iter(difflib.get_close_matches(name, sorted(valid), n=1, cutoff=0.6)), None)
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Hint naming the closest valid spelling, or all of them when none is close; "" when there are none."""
-    names: Sequence[str] = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    names = sorted(valid)
+    close = closest(name, names)
+    if close is not None:
+        return f"did you mean {close!r}?"
     return f"valid: {', '.join(names)}" if names else ""

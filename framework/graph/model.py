@@ -1,25 +1,32 @@
 """The typed graph: which stages a deployment has, and which output feeds which input.
 
 Declared values only; reading and writing files is `files.py`, checking is `validate.py`, choosing the
-stages of one request is `routes.py`.
+stages of one request is `routes.py`. Field metadata says how a field stands in a file, see `framework.schema`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
 OnMissing = Literal["fail", "skip", "prune"]
 Transport = Literal["device_tensor", "chunk_stream"]
 FILE_NAME = "multistage_config.json"
+ALWAYS = {"always": True}  # written to files also when it has its default
+
+
+def _read_only(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(value))
 
 
 @attrs.frozen
 class Source:
     """Where an input comes from: `request:<field>` or `<stage>:<port>`."""
+
+    form: ClassVar[str] = "'request:<field>' or '<stage>:<port>'"
 
     owner: str
     name: str
@@ -33,7 +40,7 @@ class Source:
         """Raises ValueError when `text` is not exactly two non-empty names joined by one colon."""
         owner, colon, name = text.partition(":")
         if not (owner and colon and name) or ":" in name:
-            raise ValueError(f"{text!r} is not 'request:<field>' or '<stage>:<port>'")
+            raise ValueError(f"{text!r} is not {cls.form}")
         return cls(owner, name)
 
     def __str__(self) -> str:
@@ -50,8 +57,8 @@ class Input:
     """
 
     name: str
-    source: Source
-    on_missing: OnMissing = "fail"
+    source: Source = attrs.field(metadata={"key": "from"})
+    on_missing: OnMissing = attrs.field(default="fail", metadata=ALWAYS)
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +72,7 @@ class Port:
     """
 
     id: str
-    kind: str = "text"
+    kind: str = attrs.field(default="text", metadata=ALWAYS)
     transport: Transport = "device_tensor"
     terminal: bool = False
     binding: str = ""
@@ -88,13 +95,13 @@ class Stage:
     id: str
     runner: str
     artifact: str = ""
-    kind: str = "host"
-    inputs: tuple[Input, ...] = ()
-    emits: tuple[Port, ...] = ()
+    kind: str = attrs.field(default="host", metadata=ALWAYS)
+    inputs: tuple[Input, ...] = attrs.field(default=(), metadata={"by": "name"})
+    emits: tuple[Port, ...] = attrs.field(default=(), metadata={"by": "id"})
     max_batch: int = 1
     max_seq: int = 0
     stream_lane: int = 0
-    config: Mapping[str, Any] = attrs.field(factory=dict, converter=lambda value: MappingProxyType(dict(value)))
+    config: Mapping[str, Any] = attrs.field(factory=dict, converter=_read_only)
 
     def port(self, port_id: str) -> Port | None:
         return next((port for port in self.emits if port.id == port_id), None)
@@ -104,9 +111,9 @@ class Stage:
 class Graph:
     """Stages and the outputs returned to the caller, in file order."""
 
-    schema_version: int = 1
-    terminals: tuple[Source, ...] = ()
-    stages: tuple[Stage, ...] = ()
+    schema_version: int = attrs.field(default=1, metadata=ALWAYS)
+    terminals: tuple[Source, ...] = attrs.field(default=(), metadata=ALWAYS)
+    stages: tuple[Stage, ...] = attrs.field(default=(), metadata={"by": "id", **ALWAYS})
 
     def stage(self, stage_id: str) -> Stage | None:
         return next((stage for stage in self.stages if stage.id == stage_id), None)

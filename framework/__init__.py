@@ -1,0 +1,1 @@
+"""One request through several engines: graphs, runners, engines, networks and commands. Knows no model."""

@@ -1,0 +1,142 @@
+"""JSON and YAML text to plain data, telling exactly where a text is malformed.
+
+YAML is read as JSON's data model with lighter punctuation: keys are strings, `no` is a word, `1e-5` is a number, dates
+are strings; tags, anchors and merge keys are refused. So a document says the same in either form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from framework.errors import ConfigError, Problem, at
+from framework.schema import show
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Plain data. Raises ConfigError: malformed (line, column, the line itself with a caret) or with a key twice."""
+    data, problems = attempt(text, where=where)
+    if problems:
+        raise ConfigError(problems)
+    return data
+
+
+def attempt(text: str, *, where: str, yaml: bool = False) -> tuple[Any, list[Problem]]:
+    """(data, faults); the data is None when the text is malformed, and holds the last one of a key given twice."""
+    try:
+        return _yaml(text, where) if yaml else _json(text, where)
+    except RecursionError:
+        return None, [Problem(where=where, got="brackets nested too deeply", expected="a document of sane depth")]
+
+
+def dump_json(data: Any) -> str:
+    """Raises ValueError for NaN and infinity, which JSON does not have."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def dump_yaml(data: Any) -> str:
+    """Raises ValueError for NaN and infinity, as for JSON."""
+    import yaml  # type: ignore[import-untyped]
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        def ignore_aliases(self, _: Any) -> bool:
+            return True
+
+    def write_string(dumper: Any, value: str) -> Any:
+        quotes = None if isinstance(_scalar(value), str) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=quotes)
+
+    Dumper.add_representer(str, write_string)
+    plain = json.loads(json.dumps(data, allow_nan=False))
+    return str(yaml.dump(plain, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120))
+
+
+def _json(text: str, where: str) -> tuple[Any, list[Problem]]:
+    problems: list[Problem] = []
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        read = dict(pairs)
+        for key in [key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index])]:
+            got = f"the key {show(key)} twice in {show(read)}"
+            problems.append(Problem(where=where, got=got, expected="each key of an object once"))
+        return read
+
+    def refuse(word: str) -> Any:
+        problems.append(Problem(where=where, got=word, expected="a finite number, as JSON demands"))
+
+    try:
+        return json.loads(text, object_pairs_hook=once, parse_constant=refuse), problems
+    except json.JSONDecodeError as error:
+        expected = error.msg.removeprefix("Expecting ") if error.msg.startswith("Expecting ") else f"JSON: {error.msg}"
+        return None, [_syntax("JSON", where, text, error.lineno, error.colno, expected)]
+    except ValueError as error:  # an integer of thousands of digits
+        return None, [Problem(where=where, got="malformed JSON", expected=str(error))]
+
+
+def _yaml(text: str, where: str) -> tuple[Any, list[Problem]]:
+    import yaml
+
+    try:
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        return None, [_syntax("YAML", where, text, mark.line + 1, mark.column + 1, f"YAML: {error.problem}")]
+    except yaml.YAMLError as error:  # a character that YAML forbids
+        return None, [Problem(where=where, got="malformed YAML", expected=str(error).splitlines()[0])]
+    problems: list[Problem] = []
+    seen: set[int] = set()
+
+    def fault(node: Any, path: str, got: str, expected: str) -> None:
+        line = f", line {node.start_mark.line + 1}"
+        problems.append(Problem(where=f"{where}{line}: {path}" if path else where + line, got=got, expected=expected))
+
+    def plain(node: Any, path: str) -> Any:
+        if id(node) in seen:
+            return fault(node, path, "an alias", "the value itself")
+        seen.add(id(node))
+        if node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"):
+            fault(node, path, f"the tag {node.tag}", "a plain value")
+        if isinstance(node, yaml.SequenceNode):
+            return [plain(item, at(path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return dict(entries(node, path))
+        return _scalar(node.value) if node.style is None else node.value
+
+    def entries(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+        keys: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                fault(key, path, "a list or mapping as key", "a string as key")
+                continue
+            if key.value in keys:
+                fault(key, path, f"the key {show(key.value)} twice", "each key of a mapping once")
+            keys.add(key.value)
+            yield key.value, plain(value, at(path, key.value))
+
+    return (None if root is None else plain(root, "")), problems
+
+
+def _scalar(text: str) -> Any:
+    """Value of an unquoted YAML scalar."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) > 4000:  # beyond what Python reads as an integer
+        return text
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _syntax(language: str, where: str, text: str, line: int, column: int, expected: str) -> Problem:
+    source = (text.splitlines() or [""])[line - 1 : line] or [""]
+    first = max(0, column - 60)
+    shown = source[0][first : first + 100].replace("\t", " ")
+    hint = f"    {shown}\n    {' ' * (column - 1 - first)}^"
+    place = f"{where}, line {line}, column {column}"
+    return Problem(where=place, got=f"malformed {language}", expected=expected, hint=hint)
