@@ -51,7 +51,6 @@ class Row:
             closed stream of one chunk.
         outputs: by port id, only the ports the stage emits.
         details: what the stage wants in the result's `stages` (finish_reason, token counts ...).
-        cohort: how many rows of the policy's batch run beside it, for runners that pad to a fixed batch.
     """
 
     def __init__(

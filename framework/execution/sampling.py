@@ -51,7 +51,10 @@ class Sampling:
 
     def batch_wide(self) -> tuple[Any, ...]:
         """The settings a cohort must share, as a comparable value."""
-        return tuple(getattr(self, field.name) for field in attrs.fields(type(self)) if "batch_wide" in field.metadata)
+        return tuple(getattr(self, field.name) for field in attrs.fields(Sampling) if field.name in BATCH_WIDE)
+
+
+BATCH_WIDE = frozenset(field.name for field in attrs.fields(Sampling) if "batch_wide" in field.metadata)
 
 
 def uniform(seed: int, stage: str, step: int, size: int = 1) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -1,0 +1,1 @@
+"""Running requests through a graph of stages: the runner contract, the executor, streams, and batching policies."""
