@@ -44,17 +44,15 @@ def dump_yaml(data: Any) -> str:
     """Raises ValueError for NaN and infinity, as for JSON."""
     import yaml  # type: ignore[import-untyped]
 
-    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-        def ignore_aliases(self, _: Any) -> bool:
-            return True
+    dumper_class: Any = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
 
     def write_string(dumper: Any, value: str) -> Any:
         quotes = None if isinstance(_scalar(value), str) else '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=quotes)
 
-    Dumper.add_representer(str, write_string)
+    dumper_class.add_representer(str, write_string)
     plain = json.loads(json.dumps(data, allow_nan=False))
-    return str(yaml.dump(plain, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120))
+    return str(yaml.dump(plain, Dumper=dumper_class, sort_keys=False, allow_unicode=True, width=120))
 
 
 def _json(text: str, where: str) -> tuple[Any, list[Problem]]:

@@ -258,8 +258,8 @@ def _read_class(cls: Any, data: Any, where: str, problems: list[Problem]) -> Any
     fields = {_key(field): field for field in attrs.fields(cls) if field.init}
     unknown = [str(key) for key in data if key not in fields]
     for key in unknown:
-        hint = nearest(key, fields)
-        problems.append(Problem(where=at(where, key), got=f"unknown key {show(key)}", expected="a known key", hint=hint))
+        got, hint = f"unknown key {show(key)}", nearest(key, fields)
+        problems.append(Problem(where=at(where, key), got=got, expected="a known key", hint=hint))
     misspelt = {closest(key, fields) for key in unknown}  # one fault, not also a missing field
     values: dict[str, Any] = {}
     for key, field in fields.items():

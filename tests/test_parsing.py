@@ -49,7 +49,7 @@ def test_a_key_given_twice_is_named(text: str, yaml: bool, where: str, got: str)
     [
         pytest.param("[NaN]", False, id="json NaN"),
         pytest.param("[" * 100_000, False, id="json nested too deeply"),
-        pytest.param("[" * 100_000, True, id="yaml nested too deeply"),
+        pytest.param("[" * 5_000, True, id="yaml nested too deeply"),
         pytest.param("[" + "9" * 5000 + "]", False, id="json integer of 5000 digits"),
         pytest.param("", False, id="empty json"),
         pytest.param("a: &x 1\nb: *x", True, id="yaml alias"),
@@ -93,7 +93,11 @@ def test_yaml_keys_are_strings() -> None:
 @pytest.mark.parametrize("yaml", [False, True], ids=["json", "yaml"])
 def test_what_is_written_reads_back_equal(yaml: bool) -> None:
     words = ["", "~", "null", "true", "no", "8", "010", "1e-5", "-1.5", "2026-01-01", "a: b", "#", "é\n語", " x ", "*a"]
-    data = {"words": words, "keys": {word: 1 for word in words}, "n": [1, -2, 1e-5, 1e20, 0.1, True, None, {}, []]}
+    data: dict[str, Any] = {
+        "words": words,
+        "keys": {word: 1 for word in words},
+        "n": [1, -2, 1e-5, 1e20, 0.1, True, None, {}, []],
+    }
     assert attempt((dump_yaml if yaml else dump_json)(data), where="f", yaml=yaml) == (data, [])
 
 

@@ -230,7 +230,7 @@ def _inputs(graph: Graph, runners: Runners, stage: Stage, decl: RunnerDecl | Non
             hint = nearest(item.name, decl.inputs) or "it takes none"
             yield Problem(where=path, got=f"unknown input {show(item.name)}", expected=expected, hint=hint)
         elif decl:
-            yield from _binding(graph, runners, item, decl, path)
+            yield from _binding(graph, runners, stage, item, decl, path)
     if decl is None:
         return
     # A misspelt input is one fault, not also a missing one.
@@ -245,10 +245,10 @@ def _inputs(graph: Graph, runners: Runners, stage: Stage, decl: RunnerDecl | Non
         )
 
 
-def _binding(graph: Graph, runners: Runners, item: Input, decl: RunnerDecl, path: str) -> Faults:
+def _binding(graph: Graph, runners: Runners, stage: Stage, item: Input, decl: RunnerDecl, path: str) -> Faults:
     """Does what arrives suit the input?"""
     takes = decl.inputs[item.name]
-    port = _port(graph, item.source)
+    port = None if item.source.owner == stage.id else _port(graph, item.source)
     kind = "" if port is None else _kind(graph, runners, item.source, port)
     if (item.source.from_request and not takes.from_request) or (port and kind not in takes.kinds):
         got = f"{item.source} of kind {kind}" if port else str(item.source)
