@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from framework.io import fields as f
 
 ROLES = f.one_of("system", "user", "assistant")
 MAX_MESSAGES, MAX_PARTS, MAX_TEXT = 64, 18, 128 * 1024  # the last in bytes of UTF-8
-SHORT_FORMS = {"image": f.PATHS, "audio": f.PATHS, "video": f.PATHS, "prompt": f.TEXT}
+SHORT_FORMS = {"system": f.TEXT, "image": f.PATHS, "audio": f.PATHS, "video": f.PATHS, "prompt": f.TEXT}
 
 # Keys of each part beside `type`; the first is the one it cannot do without.
 _PARTS: Mapping[str, Mapping[str, f.Kind]] = {
@@ -42,7 +42,7 @@ class Conversation:
 
 
 def read_conversation(request: Mapping[str, Any], where: str, folder: Path) -> Conversation:
-    """`messages` of a request, or its short form (prompt, audio, image, video).
+    """`messages` of a request, or its short form (system, prompt, audio, image, video).
 
     Args:
         folder: what relative paths of media start from.
@@ -55,27 +55,33 @@ def read_conversation(request: Mapping[str, Any], where: str, folder: Path) -> C
             found.problems.append(Problem(where=where, got=got, expected="messages or the short form, not both"))
         _read_messages(found, request["messages"], f"{where}.messages", folder)
     elif short:
-        parts = [part for key in short for part in _short_parts(found, key, request[key], where)]
-        found.messages = [{"role": "user", "content": _read_parts(found, parts, where, folder)}]
+        _read_short_form(found, {key: request[key] for key in short}, where, folder)
     else:
         hint = '{"messages": [{"role": "user", "content": "Hello"}]}'
         found.problems.append(Problem(where=f"{where}.messages", got="nothing", expected="messages", hint=hint))
-    parts = [part for message in found.messages for part in message["content"]]
+    parts = [part for message in found.messages if message["role"] != "system" for part in message["content"]]
     if not found.problems and not any(part["type"] != "text" or part["text"].strip() for part in parts):
         found.problems.append(Problem(where=where, got="an empty prompt", expected="text, or a picture or sound"))
     return found
 
 
-def _short_parts(found: Conversation, key: str, value: Any, where: str) -> list[dict[str, Any]]:
-    problem = SHORT_FORMS[key].problem(f"{where}.{key}", value)
-    if problem:
-        found.problems.append(problem)
-        return []
-    if key == "prompt":
+def _read_short_form(found: Conversation, given: Mapping[str, Any], where: str, folder: Path) -> None:
+    problems = [SHORT_FORMS[key].problem(f"{where}.{key}", value) for key, value in given.items()]
+    found.problems += [problem for problem in problems if problem is not None]
+    if found.problems:
+        return
+    for role in ("system", "user"):
+        keys = [key for key in given if (key == "system") == (role == "system")]
+        parts = [(f"{where}.{key}", part) for key in keys for part in _short_parts(key, given[key])]
+        if parts:
+            found.messages.append({"role": role, "content": _read_parts(found, parts, folder)})
+
+
+def _short_parts(key: str, value: Any) -> list[dict[str, Any]]:
+    if key in ("system", "prompt"):
         return [{"type": "text", "text": value}]
-    if key == "video":
-        return [{"type": "video", "frames": [value] if isinstance(value, str) else value}]
-    return [{"type": key, key: path} for path in ([value] if isinstance(value, str) else value)]
+    paths = [value] if isinstance(value, str) else value
+    return [{"type": "video", "frames": paths}] if key == "video" else [{"type": key, key: path} for path in paths]
 
 
 def _read_messages(found: Conversation, value: Any, where: str, folder: Path) -> None:
@@ -96,14 +102,14 @@ def _read_messages(found: Conversation, value: Any, where: str, folder: Path) ->
             found.problems.append(Problem(where=f"{place}.content", got=got, expected=f"at most {MAX_PARTS}"))
             continue
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        read = _read_parts(found, parts, f"{place}.content", folder)
+        read = _read_parts(found, [(f"{place}.content[{index}]", part) for index, part in enumerate(parts)], folder)
         found.messages.append({"role": message.get("role"), "content": read})
 
 
-def _read_parts(found: Conversation, parts: list[Any], where: str, folder: Path) -> list[dict[str, Any]]:
+def _read_parts(found: Conversation, parts: Iterable[tuple[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """The parts, each given with its place."""
     read = []
-    for number, part in enumerate(parts):
-        place = f"{where}[{number}]"
+    for place, part in parts:
         problem = f.OBJECT.problem(place, part) or _PART_TYPE.problem(f"{place}.type", part.get("type"))
         if problem:
             found.problems.append(problem)

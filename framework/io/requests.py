@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from framework.errors import ConfigError, Problem, at
+from framework.errors import ConfigError, MultistageError, Problem, at
 from framework.execution.request import Request
 from framework.io import fields as f
 from framework.io.messages import SHORT_FORMS, read_conversation
@@ -103,7 +103,7 @@ class Rejected:
     """
 
     index: int
-    error: ConfigError
+    error: MultistageError
     raw: Any
 
 

@@ -1,0 +1,170 @@
+"""What every command shares: Hydra's own flags, runs and sweeps, and how errors are told.
+
+Exit status: 0 done · 1 a request failed · 2 what was asked for is wrong · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import attrs
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import run_job
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, open_dict, read_write
+
+from framework.cli.arguments import prepare
+from framework.cli.composition import Composer, key_of, values_of
+from framework.errors import ConfigError, MultistageError, Problem
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """What a command's task knows of the run it is in.
+
+    Attributes:
+        folder: Hydra's folder of this run; None for a run that leaves nothing behind.
+        overrides: as they were given.
+        sweep: whether it is one job of a sweep.
+    """
+
+    folder: Path | None
+    overrides: tuple[str, ...]
+    sweep: bool
+
+
+Task = Callable[[dict[str, Any], Run], int]
+
+
+def main(command: str, task: Task, *, keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False) -> NoReturn:
+    """Run a command with the arguments of the process, and exit.
+
+    Args:
+        command: root config, e.g. `inference`.
+        task: from the composed values to the exit status.
+        keeps_folder: whether a run with this config gets a folder below `outputs/`. A sweep's jobs always do.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that finished results are written
+    sys.exit(call(command, task, sys.argv[1:], keeps_folder=keeps_folder))
+
+
+def call(
+    command: str, task: Task, argv: Sequence[str], *, keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False
+) -> int:
+    """`main` without the process: the exit status."""
+    return guarded(lambda: _dispatch(command, task, argv, keeps_folder))
+
+
+def guarded(action: Callable[[], int]) -> int:
+    """The exit status of `action`; our own errors are printed as text on standard error."""
+    try:
+        return action()
+    except MultistageError as error:
+        complain(error)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of standard output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def complain(error: Exception) -> None:
+    print(f"error: {error}", file=sys.stderr, flush=True)
+
+
+def _dispatch(command: str, task: Task, argv: Sequence[str], keeps_folder: Callable[[DictConfig], bool]) -> int:
+    parser = get_args_parser()
+    args = parser.parse_args(prepare(argv))
+    if args.experimental_rerun:
+        problem = Problem(where="--experimental-rerun", got="a pickled run", expected="nothing: pickles can run code")
+        raise ConfigError(problem)
+    overrides = list(args.overrides)
+    if args.config_dir:
+        overrides.append(f"hydra.searchpath=['file://{Path(args.config_dir).absolute()}']")
+    config_dir = Path(args.config_path) if args.config_path else None
+    with Composer(args.config_name or command, overrides, config_dir=config_dir) as composer:
+        if _answered(composer, parser, args):
+            return 0
+        if args.multirun or any(key_of(override) == "hydra.mode" for override in overrides):
+            return _sweep(composer, task)
+        cfg = composer.compose()
+        if cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment can be a sweep
+            return _sweep(composer, task)
+        if cfg.get("explain"):
+            from framework.cli.explain import origins, table
+
+            print(table(origins(composer, values_of(cfg))))
+            return 0
+        return _run(composer, cfg, task, keeps_folder(cfg))
+
+
+def _answered(composer: Composer, parser: argparse.ArgumentParser, args: argparse.Namespace) -> bool:
+    """Hydra's own questions: help, the composed config, its search path, shell completion."""
+    hydra, name, overrides = composer.hydra, composer.command, composer.overrides
+    with composer.plain_errors():
+        if args.help:
+            print(composer.help())
+        elif args.hydra_help:
+            hydra.hydra_help(config_name=name, args_parser=parser, args=args)
+        elif args.cfg:
+            hydra.show_cfg(name, overrides, cfg_type=args.cfg, package=args.package, resolve=args.resolve)
+        elif args.info:
+            hydra.show_info(args.info, config_name=name, overrides=overrides)
+        elif args.shell_completion:
+            hydra.shell_completion(config_name=name, overrides=overrides)
+        else:
+            return False
+    return True
+
+
+def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool) -> int:
+    with read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.hydra.mode = RunMode.RUN
+        if not keep:
+            cfg.hydra.run.dir, cfg.hydra.output_subdir = ".", None
+    callbacks = Callbacks(cfg)
+    callbacks.on_run_start(config=cfg, config_name=cfg.hydra.job.config_name)
+    job = run_job(
+        task_function=lambda task_cfg: guarded(lambda: _job(task, task_cfg, keep)),
+        config=cfg,
+        job_dir_key="hydra.run.dir",
+        job_subdir_key=None,
+        hydra_context=HydraContext(config_loader=composer.hydra.config_loader, callbacks=callbacks),
+        configure_logging=False,
+    )
+    callbacks.on_run_end(config=cfg, config_name=cfg.hydra.job.config_name, job_return=job)
+    return int(job.return_value)
+
+
+def _sweep(composer: Composer, task: Task) -> int:
+    """The worst exit status of the jobs."""
+
+    def job(task_cfg: DictConfig) -> int:
+        hydra_cfg = HydraConfig.get()
+        print(f"[{hydra_cfg.job.num}] {' '.join(hydra_cfg.overrides.task)}", file=sys.stderr, flush=True)
+        return guarded(lambda: _job(task, task_cfg, True))
+
+    with composer.plain_errors():
+        batches = composer.hydra.multirun(composer.command, job, composer.overrides, with_log_configuration=False)
+    codes = [int(result.return_value) for batch in batches for result in batch]
+    return 130 if 130 in codes else max(codes, default=0)
+
+
+def _job(task: Task, cfg: DictConfig, keep: bool) -> int:
+    hydra_cfg = HydraConfig.get()
+    run = Run(
+        folder=Path(hydra_cfg.runtime.output_dir) if keep else None,
+        overrides=tuple(hydra_cfg.overrides.task),
+        sweep=hydra_cfg.mode == RunMode.MULTIRUN,
+    )
+    return task(values_of(cfg), run)

@@ -1,0 +1,33 @@
+"""`multistage-build`: a checkpoint into engines, and the graph that joins them; prints the graph's path."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NoReturn
+
+from framework.cli import app, building
+from framework.cli.config import BuildConfig
+from framework.graph.model import FILE_NAME
+from framework.schema import structure
+
+
+def task(values: dict[str, Any], run: app.Run) -> int:
+    config = structure(BuildConfig, values, where="")
+    begin = time.perf_counter()
+    graph = building.build(config)
+    folder = building.engine_dir(config)
+    if isinstance(graph, str):
+        building.say(f"no graph written: {graph}")
+        return 2 if config.build.graph_only else 0
+    stages = ", ".join(stage.id for stage in graph.stages)
+    building.say(f"stages: {stages}; {time.perf_counter() - begin:.1f} s")
+    print(folder / FILE_NAME)
+    return 0
+
+
+def main() -> NoReturn:
+    app.main("build", task)
+
+
+if __name__ == "__main__":
+    main()

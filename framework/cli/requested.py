@@ -1,0 +1,94 @@
+"""What the settings of `multistage-inference` ask for, as requests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.cli.config import InferenceConfig
+from framework.errors import ConfigError, Problem, StageError
+from framework.execution.request import Request
+from framework.graph.model import Graph
+from framework.graph.routes import unread_fields
+from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
+from framework.io.sampling import by_role, require
+
+_OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
+
+
+def defaults_of(config: InferenceConfig) -> Defaults:
+    """What holds for every request. Raises ConfigError for sampling settings out of range."""
+    style = {key: value for key, value in config.style.items() if value is not None}
+    options = {key: getattr(config, key) for key in ("apply_chat_template", "add_generation_prompt", "enable_thinking")}
+    return Defaults(
+        sampling=require(by_role(config.sampling, "sampling")),
+        fields={} if config.voice is None else {"voice": config.voice},
+        kinds=frozenset({"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}),
+        options={**options, "style": style} if style else options,
+    )
+
+
+def file_of(config: InferenceConfig) -> RequestFile:
+    """The request file. Raises ConfigError with its faults."""
+    assert config.input_file is not None
+    return load_requests(config.input_file, defaults=defaults_of(config))
+
+
+def single_request(config: InferenceConfig) -> RequestFile:
+    """The one request of the command line. Raises ConfigError when it is not right."""
+    prompt = config.prompt if config.prompt_file is None else _read_prompt(config.prompt_file)
+    given = {"system": config.system, "prompt": prompt, "audio": config.audio, "image": config.image}
+    given["video"] = list(config.video) if isinstance(config.video, tuple) else config.video  # type: ignore[assignment]
+    raw = {key: value for key, value in given.items() if value is not None}
+    entry = read_request(raw, 0, defaults_of(config), Path(), "request")
+    if isinstance(entry, Rejected):
+        raise entry.error
+    return RequestFile(name="", batch_size=None, entries=(entry,))
+
+
+def check_outputs(graph: Graph, config: InferenceConfig) -> None:
+    """Raise ConfigError when an output is asked for that the graph cannot give."""
+    ports = [stage.port(terminal.name) for terminal in graph.terminals if (stage := graph.stage(terminal.owner))]
+    offered = sorted({port.kind for port in ports if port is not None})
+    problems = [
+        Problem(
+            where=key, got=repr(str(getattr(config, key))), expected=f"nothing: this graph gives {', '.join(offered)}"
+        )
+        for key, kind in _OUTPUTS.items()
+        if getattr(config, key) is not None and kind not in offered
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def read_by_graph(graph: Graph, file: RequestFile) -> RequestFile:
+    """The file with those requests rejected that bring something no stage reads, such as an image for a text model."""
+    return attrs.evolve(file, entries=tuple(_read_by_graph(graph, entry) for entry in file.entries))
+
+
+def _read_by_graph(graph: Graph, entry: Request | Rejected) -> Request | Rejected:
+    # Every request has messages; a graph that starts from sound alone need not read them.
+    unread = [] if isinstance(entry, Rejected) else unread_fields(graph, [f for f in entry.fields if f != "messages"])
+    if not unread or isinstance(entry, Rejected):
+        return entry
+    read = sorted({i.source.name for stage in graph.stages for i in stage.inputs if i.source.from_request})
+    problems = [
+        Problem(where=f"request {entry.index}", got=field, expected=f"only what a stage reads: {', '.join(read)}")
+        for field in unread
+    ]
+    raw: Mapping[str, Any] = {"messages": entry.fields["messages"]}
+    return Rejected(index=entry.index, error=StageError(problems), raw=raw)
+
+
+def _read_prompt(name: str) -> str:
+    """Text of a file, or of standard input for `-`; the last line end is not part of it."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        got = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(Problem(where=f"prompt_file {name}", got=got, expected="text in UTF-8")) from error
+    return text.removesuffix("\n").removesuffix("\r")
