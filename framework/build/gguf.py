@@ -146,7 +146,11 @@ class GGUF:
 
         Raises ConfigError for a tokenizer that is no byte-level BPE or cuts text in an unknown way.
         """
-        return _tokenizer_files(self.path, self.metadata)
+        try:
+            return _tokenizer_files(self.path, self.metadata)
+        except (LookupError, TypeError, ValueError) as error:  # no token list, an id outside it, lists of other lengths
+            where, expected = f"{self.path}: tokenizer.ggml", "a token list, with types and ids that fit it"
+            raise ConfigError(Problem(where=where, got=str(error), expected=expected)) from error
 
 
 def read_gguf(path: Path) -> GGUF:

@@ -1,4 +1,7 @@
-"""JSON objects from files that a user named."""
+"""JSON objects of published checkpoints: written by programs, often in one line of megabytes.
+
+(`framework.parsing` reads what people write: it shows the line at fault and looks for keys given twice.)
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ def parse_object(text: str | bytes, where: str) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
         raise ConfigError(Problem(where=where, got=got, expected="JSON in UTF-8")) from error
+    except (RecursionError, ValueError) as error:  # brackets without end; an integer of thousands of digits
+        raise ConfigError(Problem(where=where, got=str(error), expected="valid JSON")) from error
     if not isinstance(value, dict):
         raise ConfigError(Problem(where=where, got=f"a JSON {type(value).__name__}", expected="a JSON object"))
     return value

@@ -247,6 +247,12 @@ def test_unknown_pre_tokenizer_names_the_supported_ones(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "m.gguf").tokenizer_files()
 
 
+def test_token_id_outside_the_list_is_named(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", edit=lambda writer: writer.add_pad_token_id(VOCAB))
+    with pytest.raises(ConfigError, match=r"tokenizer\.ggml: .*a token list, with types and ids that fit it"):
+        open_checkpoint(tmp_path / "m.gguf").tokenizer_files()
+
+
 def add_factors(writer: gguf.GGUFWriter) -> None:
     writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
 

@@ -1,4 +1,4 @@
-"""JSON that a user wrote: faults with line and column."""
+"""JSON files of a checkpoint: faults with line and column."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from framework.io.jsonfile import read_object
         pytest.param(b"", "line 1, column 1: got end of text", id="empty"),
         pytest.param(b"[1]", "got a JSON list, expected a JSON object", id="no object"),
         pytest.param(b'{"a": "\xff"}', "byte 0xff at offset 7", id="no UTF-8"),
+        pytest.param(b'{"a": ' * 100_000, "recursion", id="brackets without end"),
+        pytest.param(b'{"a": ' + b"9" * 5000 + b"}", "4300 digits", id="endless number"),
         pytest.param(None, "No such file", id="missing"),
     ],
 )
