@@ -122,7 +122,7 @@ def test_every_runner_is_closed_also_when_one_cannot_be() -> None:
     def stuck() -> None:
         raise OSError("stuck")
 
-    bench.runners["talker"].close = stuck  # type: ignore[assignment,method-assign]
+    bench.runners["talker"].close = stuck  # type: ignore[method-assign]
     with pytest.raises(OSError, match="stuck"), lazy(bench) as executor:
         list(executor.run([ask(0, 2, kinds="audio")]))
     assert opened(bench) == {"talker"}

@@ -54,15 +54,17 @@ def chi_square(values: np.ndarray[Any, Any], bins: int) -> float:
 LIMIT = 44.3
 
 
-@pytest.mark.parametrize("along", ["steps", "seeds", "one step", "stages"])
-def test_noise_is_uniform_along(along: str) -> None:
-    draws = {
-        "steps": lambda: np.concatenate([uniform(0, "llm", step) for step in range(8000)]),
-        "seeds": lambda: np.concatenate([uniform(seed, "llm", 0) for seed in range(8000)]),
-        "one step": lambda: uniform(0, "llm", 0, size=8000),
-        "stages": lambda: np.concatenate([uniform(0, f"s{number}", 0) for number in range(8000)]),
-    }[along]()
-    assert chi_square(draws, bins=16) < LIMIT
+@pytest.mark.parametrize(
+    "draws",
+    [
+        pytest.param([(0, "llm", step, 1) for step in range(8000)], id="steps"),
+        pytest.param([(seed, "llm", 0, 1) for seed in range(8000)], id="seeds"),
+        pytest.param([(0, f"stage{number}", 0, 1) for number in range(8000)], id="stages"),
+        pytest.param([(0, "llm", 0, 8000)], id="one step"),
+    ],
+)
+def test_noise_is_uniform_over(draws: list[tuple[int, str, int, int]]) -> None:
+    assert chi_square(np.concatenate([uniform(*draw) for draw in draws]), bins=16) < LIMIT
 
 
 def test_neighbouring_steps_are_independent() -> None:
