@@ -220,7 +220,8 @@ class _Run:
             if task in lane.waiting:
                 lane.waiting.remove(task)
             elif task in lane.slots:
-                error = self._free(lane, task) or error
+                freed = self._free(lane, task)
+                error = error or freed  # the first thing that went wrong
         self.active.remove(job)
         self.ended.append(job.result(error, cancelled=cancelled))
 

@@ -10,6 +10,7 @@ import pytest
 from framework.errors import Problem, StageError
 from framework.execution.policies import InFlight
 from framework.execution.request import Result
+from framework.execution.runner import Row
 from tests.execution.fakes import ask, speech
 
 BOOM = ValueError("boom")
@@ -52,6 +53,19 @@ def test_a_stage_error_of_a_runner_is_the_error_of_the_result(event: str) -> Non
     error = StageError(Problem(where="voice", got="'amy'", expected="a speaker of the checkpoint"))
     [bad] = speech().run([ask(0, 4, fault=("thinker", event, error))])
     assert bad.error is error
+
+
+def test_the_first_error_is_told_when_the_release_goes_wrong_too() -> None:
+    bench = speech()
+    release = bench.runners["thinker"].release
+
+    def stuck(row: Row) -> None:
+        release(row)
+        raise OSError("stuck")
+
+    bench.runners["thinker"].release = stuck  # type: ignore[method-assign]
+    [bad] = bench.run([ask(0, 4, fault=("thinker", "step", BOOM))])
+    assert bad.error is not None and bad.error.__cause__ is BOOM
 
 
 def test_a_rejected_request_takes_no_row() -> None:
