@@ -1,15 +1,8 @@
-"""GGUF files as a checkpoint in the official layout: names, config, tokenizer, row order.
-
-The header is parsed here: the `gguf` library makes several arrays for every string of the vocabulary, which takes it
-seconds. It dequantises the weights.
-"""
+"""GGUF files as a checkpoint in the official layout: names, config, tokenizer, row order."""
 
 from __future__ import annotations
 
 import json
-import math
-import mmap
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,23 +11,11 @@ import attrs
 import numpy as np
 
 from framework.build.bpe import AddedToken, bpe_tokenizer
+from framework.build.gguf_header import PLAIN, Entry, dequantize_blocks, read_header
 from framework.build.tensor import Array, Blocks, Tensor
 from framework.errors import ConfigError, Problem, nearest
 
-_ALIGNMENT = 32
 _BLOCK = 32
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_PLAIN = {
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F64": "float64",
-    "I8": "int8",
-    "I16": "int16",
-    "I32": "int32",
-    "I64": "int64",
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -101,12 +82,12 @@ class GGUFTensor(Tensor):
 
     def array(self) -> Array:
         """The weight, dequantised to float32 when it is quantised."""
-        if self.format in _PLAIN:
+        if self.format in PLAIN:
             return self._ordered(super().array())
-        return self._ordered(_dequantize(self.raw().reshape(*self.shape[:-1], -1), self.format))
+        return self._ordered(dequantize_blocks(self.raw().reshape(*self.shape[:-1], -1), self.format))
 
     def external(self) -> Any:
-        return super().external() if self.format in _PLAIN and not self.heads else None
+        return super().external() if self.format in PLAIN and not self.heads else None
 
     def blocks(self) -> Blocks | None:
         """Blocks of Q4_0, Q4_1 and Q8_0, rows in the official order."""
@@ -159,7 +140,7 @@ def read_gguf(path: Path) -> GGUF:
     The stacked experts of a layer, [experts, out, in], become one tensor each, `mlp.experts.<n>.gate_proj.weight` and
     so on, as in the official checkpoint. Raises ConfigError with every fault.
     """
-    metadata, entries = _read_header(path)
+    metadata, entries = read_header(path)
     key = metadata.get("general.architecture", "")
     if key not in _ARCHITECTURES:
         expected = f"a supported architecture: {', '.join(_ARCHITECTURES)}"
@@ -183,142 +164,23 @@ def read_gguf(path: Path) -> GGUF:
     return GGUF(path=path, metadata=metadata, tensors=tensors, config=config, generation_config=generation)
 
 
-# Header
-
-
-@attrs.frozen
-class _Entry:
-    name: str
-    format: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-
-
-def _read_header(path: Path) -> tuple[dict[str, Any], list[_Entry]]:
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            magic, version = data[:4], int.from_bytes(data[4:8], "little")
-            if magic != b"GGUF" or version not in (2, 3):
-                got = f"version {version}" if magic == b"GGUF" else f"first bytes {magic!r}"
-                expected = "a little-endian GGUF file, version 2 or 3"
-                raise ConfigError(Problem(where=str(path), got=got, expected=expected))
-            return _Cursor(data, 8).header(path)
-    except (struct.error, IndexError) as error:
-        got = "a header that runs past its end"
-        problem = Problem(where=str(path), got=got, expected="a whole GGUF file", hint="is it truncated?")
-        raise ConfigError(problem) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(Problem(where=str(path), got=str(error), expected="a GGUF file")) from error
-
-
-class _Cursor:
-    """Reads the header's values one after the other; struct.error or IndexError past the end."""
-
-    def __init__(self, data: mmap.mmap, position: int) -> None:
-        self.data, self.position = data, position
-
-    def header(self, path: Path) -> tuple[dict[str, Any], list[_Entry]]:
-        tensor_count, value_count = self.numbers("Q", 2)
-        metadata = {self.string(): self.value(*self.numbers("I", 1)) for _ in range(value_count)}
-        raw = [self.tensor_info() for _ in range(tensor_count)]
-        alignment = metadata.get("general.alignment", _ALIGNMENT)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise ValueError(f"general.alignment {alignment!r}")
-        start = -(-self.position // alignment) * alignment
-        entries: list[_Entry] = []
-        problems: list[Problem] = []
-        for name, dims, kind, offset in raw:
-            entry = _entry(path, name, dims, kind, start + offset, len(self.data))
-            (entries if isinstance(entry, _Entry) else problems).append(entry)  # type: ignore[arg-type]
-        if problems:
-            raise ConfigError(problems)
-        return metadata, entries
-
-    def numbers(self, code: str, count: int) -> tuple[Any, ...]:
-        size = struct.calcsize(f"<{code}") * count
-        if self.position + size > len(self.data):
-            raise IndexError
-        values = struct.unpack_from(f"<{count}{code}", self.data, self.position)
-        self.position += size
-        return values
-
-    def string(self) -> str:
-        (length,) = self.numbers("Q", 1)
-        end = self.position + length
-        if end > len(self.data):
-            raise IndexError
-        text = self.data[self.position : end].decode()
-        self.position = end
-        return text
-
-    def value(self, kind: int) -> Any:
-        if kind == _STRING:
-            return self.string()
-        if kind != _ARRAY:
-            return self.numbers(_scalar(kind), 1)[0]
-        (inner,) = self.numbers("I", 1)
-        (count,) = self.numbers("Q", 1)
-        if inner in (_STRING, _ARRAY):
-            return [self.value(inner) for _ in range(count)]
-        return list(self.numbers(_scalar(inner), count))
-
-    def tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
-        name = self.string()
-        dims = self.numbers("Q", *self.numbers("I", 1))
-        return name, dims, self.numbers("I", 1)[0], self.numbers("Q", 1)[0]
-
-
-def _scalar(kind: int) -> str:
-    if kind not in _SCALARS:
-        raise ValueError(f"metadata value of unknown type {kind}")
-    return _SCALARS[kind]
-
-
-def _entry(path: Path, name: str, dims: tuple[int, ...], kind: int, offset: int, size: int) -> _Entry | Problem:
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    where = f"{path}: {name}"
-    try:
-        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-        form = GGMLQuantizationType(kind).name
-        if form not in _PLAIN:
-            _dequantize(np.zeros((1, block_bytes), np.uint8), form)
-    except (ValueError, KeyError, NotImplementedError):
-        return Problem(where=where, got=f"ggml type {kind}", expected="a type that can be dequantised")
-    if not dims or dims[0] % block:
-        return Problem(where=where, got=f"rows of {dims[:1]}", expected=f"a multiple of {form}'s block of {block}")
-    nbytes = math.prod(dims) // block * block_bytes
-    if offset + nbytes > size:
-        got = f"{nbytes} bytes at {offset} in a file of {size}"
-        return Problem(where=where, got=got, expected="data inside the file", hint="is it truncated?")
-    return _Entry(name, form, tuple(reversed(dims)), offset, nbytes)
-
-
 def _nibbles(packed: Array) -> Array:
     """Values of the 4-bit formats: a byte holds values i and i + 16 of its block."""
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
-
-
-def _dequantize(rows: Array, form: str) -> Array:
-    from gguf import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    return dequantize(rows, GGMLQuantizationType[form])
 
 
 # Names and config
 
 
 def _tensors(
-    path: Path, key: str, entry: _Entry, config: Mapping[str, Any], problems: list[Problem]
+    path: Path, key: str, entry: Entry, config: Mapping[str, Any], problems: list[Problem]
 ) -> Iterator[GGUFTensor]:
     """The tensor of an entry under its official name; several for stacked experts, none (and a problem) if unknown."""
     architecture = _ARCHITECTURES[key]
     layer_names = _LAYER | (_ROUTER if architecture.experts else {})
     stem, _, suffix = entry.name.rpartition(".")  # `blk.3.attn_q`, `weight`
     block, _, part = stem.removeprefix("blk.").partition(".")
-    dtype = _PLAIN.get(entry.format, "float32")
+    dtype = PLAIN.get(entry.format, "float32")
     common: dict[str, Any] = {"dtype": dtype, "file": path, "format": entry.format}
     if stem in _TOP:
         name = f"{_TOP[stem]}.{suffix}"
