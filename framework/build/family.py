@@ -29,7 +29,8 @@ class BuildOptions:
         max_batch_size: rows that run together.
         prefill_chunk: tokens read in one call; longer prompts are read in several.
         components: names to build, or ("all",).
-        hidden_layers: decoder layers whose hidden states become outputs (`hidden.<layer>`); -1 is after the last norm.
+        hidden_layers: decoder layers whose hidden states become outputs (`hidden.<layer>`); 0 is the embedding, -1 the
+            stream after the last norm.
         tp_size: more than 1 is tensor parallel, which runs without a graph.
     """
 
@@ -50,7 +51,8 @@ class Component:
     Attributes:
         name: llm, audio, visual, talker, code_predictor, code2wav ...
         artifact: its folder below the engine folder ("." for the backbone).
-        model: makes the ONNX model (`onnx_ir.Model`), weights referenced by offset, for a backend-neutral network.
+        model: makes the ONNX model (`onnx_ir.Model`) for a dtype of activations and states (float32, float16,
+            bfloat16), weights referenced by offset, for a backend-neutral network.
         states: state input name -> state output name.
         caps: largest value of each symbolic dimension; `opt` the value to tune for where a backend asks.
         opt: see caps.
@@ -59,7 +61,7 @@ class Component:
 
     name: str
     artifact: str
-    model: Callable[[], Any]
+    model: Callable[[str], Any]
     states: Mapping[str, str]
     caps: Mapping[str, int]
     opt: Mapping[str, int] = attrs.field(factory=dict)

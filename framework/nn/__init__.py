@@ -4,7 +4,7 @@ from framework.nn.attention import Attention, Positions, positions, rotary_table
 from framework.nn.export import export
 from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm
 from framework.nn.moe import Experts, MoE
-from framework.nn.sampler import Sampler, sampler_inputs
+from framework.nn.sampler import Sampler, sampler_inputs, sampler_outputs
 
 __all__ = [
     "Attention",
@@ -20,4 +20,5 @@ __all__ = [
     "positions",
     "rotary_tables",
     "sampler_inputs",
+    "sampler_outputs",
 ]

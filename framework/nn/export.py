@@ -30,6 +30,7 @@ DTYPES: Mapping[str, ir.DataType] = {
 def export(
     module: nn.Module,
     inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
     weights: Mapping[str, Any],
     *,
     dtype: str = "float32",
@@ -40,6 +41,7 @@ def export(
     Args:
         module: an unnamed root module, not traced before (its parameters can be realised only once).
         inputs: graph inputs, states included.
+        outputs: graph outputs, updated states included; `forward` returns a value for each.
         weights: tensor (onnx_ir's protocol) of every parameter, by parameter name; exactly these.
         dtype: of all float32 parameters that carry no data of their own; `weights` are cast to it.
 
@@ -60,8 +62,11 @@ def export(
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
     builder = GraphBuilder(graph)
     values = {spec.name: builder.input(spec.name, DTYPES[spec.dtype], spec.shape) for spec in inputs}
-    for key, value in module(builder.op, values).items():
-        builder.add_output(value, key)
+    results = module(builder.op, values)
+    for spec in outputs:
+        value = results[spec.name]
+        value.shape, value.type = ir.Shape(spec.shape), ir.TensorType(DTYPES[spec.dtype])
+        builder.add_output(value, spec.name)
     unused = sorted(key for key, p in parameters.items() if key not in tied and p.name not in graph.initializers)
     if unused:  # a child called by another method than __call__ leaves its parameters out
         raise AssertionError(f"parameters never realised: {unused}")

@@ -29,6 +29,15 @@ def sampler_inputs(vocab: int, *, draws: int = 1) -> tuple[TensorSpec, ...]:
     )
 
 
+def sampler_outputs() -> tuple[TensorSpec, ...]:
+    """What a `Sampler` returns, in order."""
+    return (
+        TensorSpec(name="token", dtype="int64", shape=("batch", 1)),
+        TensorSpec(name="candidate_ids", dtype="int64", shape=("batch", "candidates")),
+        TensorSpec(name="candidate_logprobs", dtype="float32", shape=("batch", "candidates")),
+    )
+
+
 class Sampler(nn.Module):
     """Next token of each row.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -33,6 +34,7 @@ from framework.nn import (
     positions,
     rotary_tables,
     sampler_inputs,
+    sampler_outputs,
 )
 from models.llm.config import LLMConfig
 
@@ -111,14 +113,28 @@ class CausalLM(nn.Module):
         self.sampler = Sampler()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Graph inputs; states are those `states` names."""
-        config = self.config
-        cache = ("batch", config.kv_heads, "capacity", config.head_dim)
+        """Graph inputs, the states last."""
         return (
             TensorSpec(name="ids", dtype="int64", shape=("batch", "tokens")),
             TensorSpec(name="past_lengths", dtype="int64", shape=("batch",)),
             TensorSpec(name="token_counts", dtype="int64", shape=("batch",)),
-            *sampler_inputs(config.vocab),
+            *sampler_inputs(self.config.vocab),
+            *self._states(),
+        )
+
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Graph outputs, the updated states last."""
+        hidden = ("batch", "tokens", self.config.hidden)
+        return (
+            *sampler_outputs(),
+            *(TensorSpec(name=f"hidden.{layer}", dtype=self.dtype, shape=hidden) for layer in self.hidden_layers),
+            *(attrs.evolve(state, name=f"{state.name}.next") for state in self._states()),
+        )
+
+    def _states(self) -> tuple[TensorSpec, ...]:
+        config = self.config
+        cache = ("batch", config.kv_heads, "capacity", config.head_dim)
+        return (
             TensorSpec(name="seen", dtype="float32", shape=("batch", config.vocab)),
             *(
                 TensorSpec(name=f"{kind}_cache.{layer}", dtype=self.dtype, shape=cache)
@@ -126,10 +142,6 @@ class CausalLM(nn.Module):
                 for kind in ("key", "value")
             ),
         )
-
-    def states(self) -> dict[str, str]:
-        """State input -> output that updates it."""
-        return {s.name: f"{s.name}.next" for s in self.inputs() if s.name == "seen" or "_cache." in s.name}
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
         ids, past = given["ids"], given["past_lengths"]

@@ -1,0 +1,195 @@
+"""From a checkpoint to an engine folder with its graph file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.build.checkpoint import Checkpoint, open_checkpoint
+from framework.build.family import BuildOptions, Component, Family, Topology
+from framework.engines import manifest
+from framework.errors import ConfigError, MultistageError, Problem, nearest
+from framework.graph import files
+from framework.graph.model import FILE_NAME, Graph
+
+Progress = Callable[[str], None]
+
+# Where engines of a build made elsewhere may lie, below the engine folder.
+BACKBONE_FOLDERS = (".", "thinker", "llm")
+ENCODER_FOLDERS = {name: (name, f"multimodal/{name}") for name in ("audio", "visual")}
+
+
+def build(
+    model_path: Path,
+    engine_dir: Path,
+    *,
+    families: Mapping[str, Family],
+    options: BuildOptions,
+    backend: Any,
+    progress: Progress = lambda message: None,
+) -> Graph | str:
+    """Compile every component of a checkpoint and write the graph beside the engines.
+
+    The folder appears whole or not at all; an older one is replaced.
+
+    Returns:
+        The graph, or the reason why this build has none (its engines are there nonetheless).
+
+    Raises:
+        ConfigError: the checkpoint, the options or the backend cannot be had.
+    """
+    from framework.engines.backend import compile_engine
+    from framework.engines.folder import building
+
+    dtype = activation_dtype(options.precision, backend.name)
+    checkpoint = open_checkpoint(model_path)
+    family = family_of(checkpoint, families)
+    components = _selected(family.components(checkpoint, options), options.components)
+    recorded = attrs.asdict(options)
+    size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    with building(engine_dir, needed=size) as folder:
+        for component in components:
+            progress(f"{component.name}: reading weights")
+            model = component.model(dtype)
+            model.metadata_props["precision"] = options.precision
+            target = folder / component.artifact
+            target.mkdir(parents=True, exist_ok=True)
+            progress(f"{component.name}: compiling for {backend.name}")
+            compile_engine(
+                model,
+                target,
+                backend,
+                states=component.states,
+                caps=component.caps,
+                opt=component.opt,
+                checkpoint=checkpoint.fingerprint,
+                options=recorded,
+            )
+            _write_files(target, component.files)
+        found = family.topology({c.name: c.artifact for c in components}, checkpoint, options)
+        if options.tp_size > 1:
+            found = "a tensor-parallel build runs without a graph"
+        if isinstance(found, Topology):
+            graph = Graph(terminals=found.terminals, stages=found.stages)
+            files.save(graph, folder / FILE_NAME)
+            return graph
+        return found
+
+
+def graph_only(model_path: Path, engine_dir: Path, *, families: Mapping[str, Family]) -> Graph | str:
+    """Write the graph of engines that are already in `engine_dir`; builds nothing.
+
+    The backbone is looked for in the folder itself, `thinker` and `llm`; encoders in `audio` and `visual`, also below
+    `multimodal`; every other engine in a subfolder of its own name. One anywhere else is left out.
+
+    Returns:
+        The graph, or the reason why none was written.
+    """
+    checkpoint = open_checkpoint(model_path)
+    family = family_of(checkpoint, families)
+    components = _discover(engine_dir)
+    if not components:
+        expected = f"{manifest.FILE_NAME} in it, in {', '.join(BACKBONE_FOLDERS[1:])} or in a component's own folder"
+        raise ConfigError(Problem(where=str(engine_dir), got="no engine", expected=expected))
+    found = family.topology(components, checkpoint, None)
+    if isinstance(found, str):
+        return found
+    stages = tuple(_with_caps(stage, engine_dir) for stage in found.stages)
+    graph = Graph(terminals=found.terminals, stages=stages)
+    files.save(graph, engine_dir / FILE_NAME)
+    return graph
+
+
+def stale(engine_dir: Path, *, options: BuildOptions, backend: Any) -> str | None:
+    """Why the folder does not hold what these options would build, in words; None when it does."""
+    try:
+        graph = files.load(engine_dir / FILE_NAME)
+        records = [manifest.read(engine_dir / stage.artifact) for stage in graph.stages if stage.artifact]
+    except (MultistageError, OSError) as error:
+        return str(error) if engine_dir.exists() else "there are no engines yet"
+    wanted = {**attrs.asdict(options), "components": list(options.components)}
+    for record in records:
+        if record.backend != backend.name:
+            return f"it was built for backend {record.backend}, not {backend.name}"
+        for key, value in wanted.items():
+            built = record.options.get(key)
+            value = list(value) if isinstance(value, tuple) else value
+            if built != value:
+                return f"it was built with {key}={built}, not {value}"
+    return None
+
+
+def activation_dtype(precision: str, backend: str) -> str:
+    """Dtype of activations and caches. The CPU computes in fp32 whatever the weights are stored as.
+
+    Raises ConfigError for weights of 4 or 8 bits on a backend that has no operator for them here.
+    """
+    if backend == "cpu" or precision == "fp32":
+        return "float32"
+    if precision in ("int4", "int8"):
+        expected = "fp32, fp16 or bf16"
+        hint = "4- and 8-bit weights run on backend=cpu"
+        raise ConfigError(Problem(where="build.precision", got=f"{precision} on {backend}", expected=expected, hint=hint))
+    return {"fp16": "float16", "bf16": "bfloat16"}[precision]
+
+
+def family_of(checkpoint: Checkpoint, families: Mapping[str, Family]) -> Family:
+    """The family of a checkpoint's architecture. Raises ConfigError naming the supported ones."""
+    named = checkpoint.config.get("architectures") or []
+    for architecture in named:
+        if architecture in families:
+            return families[architecture]
+    got = ", ".join(named) or "none"
+    supported = ", ".join(sorted(families))
+    hint = nearest(named[0], families) if named else ""
+    where = f"{checkpoint.path}: architectures"
+    raise ConfigError(Problem(where=where, got=got, expected=f"a supported architecture: {supported}", hint=hint))
+
+
+def _selected(components: Sequence[Component], wanted: Sequence[str]) -> list[Component]:
+    if "all" in wanted:
+        return list(components)
+    names = [component.name for component in components]
+    problems = [
+        Problem(where="build.components", got=repr(name), expected="a component", hint=nearest(name, names))
+        for name in wanted
+        if name not in names
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return [component for component in components if component.name in wanted]
+
+
+def _write_files(folder: Path, sidecars: Mapping[str, bytes | Path]) -> None:
+    for name, content in sidecars.items():
+        if isinstance(content, Path):
+            shutil.copyfile(content, folder / name)
+        else:
+            (folder / name).write_bytes(content)
+
+
+def _discover(engine_dir: Path) -> dict[str, str]:
+    def first(candidates: Sequence[str]) -> str | None:
+        return next((c for c in candidates if (engine_dir / c / manifest.FILE_NAME).is_file()), None)
+
+    places = {"llm": first(BACKBONE_FOLDERS), **{name: first(paths) for name, paths in ENCODER_FOLDERS.items()}}
+    taken = {*BACKBONE_FOLDERS, *ENCODER_FOLDERS, "multimodal"}
+    for folder in sorted(engine_dir.iterdir()) if engine_dir.is_dir() else ():
+        if folder.name not in taken and (folder / manifest.FILE_NAME).is_file():
+            places[folder.name] = folder.name
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _with_caps(stage: Any, engine_dir: Path) -> Any:
+    """A stage with the caps that its engine was built with."""
+    if not stage.artifact:
+        return stage
+    record = manifest.read(engine_dir / stage.artifact)
+    capacity = record.options.get("max_kv_cache_capacity", stage.max_seq)
+    return attrs.evolve(stage, max_batch=record.spec.caps.get("batch", stage.max_batch), max_seq=capacity)
+
+

@@ -1,0 +1,26 @@
+"""A backend's own rewrites of a network: model in, the same model changed. Networks never know of them.
+
+Each pass looks for one structure that `framework.nn` writes and leaves everything else alone. The precision a build
+asked for stands in the model's metadata (`precision`), put there by the builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Pass = Callable[["ir.Model"], "ir.Model"]
+
+
+def for_backend(name: str) -> list[Pass]:
+    """Passes of one backend, in order. TensorRT takes the standard operators as they are."""
+    if name == "cpu":
+        from framework.engines.passes.attention import fuse_attention
+        from framework.engines.passes.pack import pack_siblings
+        from framework.engines.passes.weights import store_weights
+
+        return [pack_siblings, fuse_attention, store_weights]
+    return []

@@ -1,0 +1,116 @@
+"""Cached attention -> ONNX Runtime's GroupQueryAttention, which rotates, updates the cache and attends in one kernel.
+
+It looks only at entries a row has, not at the whole capacity, and needs no mask.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from framework.engines.passes.rewrite import constant, producer, remove_unused
+
+DOMAIN = "com.microsoft"
+
+
+def fuse_attention(model: ir.Model) -> ir.Model:
+    """Rewrite every attention of `framework.nn.Attention` whose rotary positions are the cache positions."""
+    graph = model.graph
+    fused = [node for node in graph if node.op_type == "Attention" and _fuse(graph, node)]
+    if fused:
+        graph.opset_imports[DOMAIN] = 1
+        remove_unused(graph)
+    return model
+
+
+def _fuse(graph: ir.Graph, attention: ir.Node) -> bool:
+    rotary = producer(attention.inputs[0], "RotaryEmbedding")
+    keys = producer(attention.inputs[1], "TensorScatter")
+    values = producer(attention.inputs[2], "TensorScatter")
+    key_rotary = producer(keys.inputs[1], "RotaryEmbedding") if keys else None
+    back = next((use.node for use in attention.outputs[0].uses()), None)  # Transpose, then Reshape to 3-D
+    if rotary is None or keys is None or values is None or key_rotary is None or back is None:
+        return False
+    if "cache_positions" not in (rotary.inputs[3].name or "") or back.op_type != "Transpose":
+        return False
+    flat = next(use.node for use in back.outputs[0].uses())
+
+    q, k = _before_heads(rotary.inputs[0]), _before_heads(key_rotary.inputs[0])
+    v = _before_heads(values.inputs[1])
+    lengths, total, new = _lengths(graph, past=keys.inputs[2], positions=rotary.inputs[3])
+    split = producer(q, "Split")
+    if split is not None and [q, k, v] == list(split.outputs):  # packed projections go in as they are
+        q, k, v = split.inputs[0], None, None
+    node = ir.node(
+        "GroupQueryAttention",
+        [_flat(graph, attention, q), _flat(graph, attention, k), _flat(graph, attention, v)]
+        + [keys.inputs[0], values.inputs[0], lengths, total, rotary.inputs[1], rotary.inputs[2]],
+        {
+            "num_heads": _heads(rotary.inputs[0]),
+            "kv_num_heads": int(keys.inputs[0].shape[1]),
+            "scale": attention.attributes["scale"].as_float(),
+            "do_rotary": 1,
+        },
+        domain=DOMAIN,
+        num_outputs=3,
+        name=f"{attention.name}/gqa",
+    )
+    graph.insert_before(attention, [*new, node])
+    _replace(flat.outputs[0], node.outputs[0])
+    _replace(keys.outputs[0], node.outputs[1])
+    _replace(values.outputs[0], node.outputs[2])
+    return True
+
+
+def _replace(old: ir.Value, new: ir.Value) -> None:
+    new.shape, new.type = old.shape, old.type
+    if old.is_graph_output():
+        name, old.name = old.name, f"{old.name}.unfused"
+        new.name = name
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def _before_heads(value: ir.Value) -> ir.Value:
+    """The [batch, tokens, heads * d] or [batch, tokens, heads, d] value that was split into heads and transposed."""
+    x = producer(value, "Transpose").inputs[0]
+    reshape = producer(x, "Reshape")
+    return reshape.inputs[0] if reshape is not None else x
+
+
+def _heads(transposed: ir.Value) -> int:
+    reshape = producer(producer(transposed, "Transpose").inputs[0], "Reshape")
+    norm = producer(producer(transposed, "Transpose").inputs[0], "RMSNormalization")
+    if norm is not None:
+        reshape = producer(norm.inputs[0], "Reshape")
+    return int(reshape.inputs[1].const_value.numpy()[2])
+
+
+def _flat(graph: ir.Graph, before: ir.Node, value: ir.Value | None) -> ir.Value | None:
+    """[batch, tokens, heads, d] (behind a norm per head) -> [batch, tokens, heads * d]."""
+    if value is None or producer(value, "RMSNormalization") is None:
+        return value
+    shape = graph.initializers.get("gqa.flat") or constant(graph, "gqa.flat", np.array([0, 0, -1], np.int64))
+    reshape = ir.node("Reshape", [value, shape])
+    graph.insert_before(before, reshape)
+    return reshape.outputs[0]
+
+
+def _lengths(graph: ir.Graph, past: ir.Value, positions: ir.Value) -> tuple[ir.Value, ir.Value, list[ir.Node]]:
+    """`seqlens_k` int32 [batch] (last entry of each row) and `total_sequence_length` int32 scalar, made once.
+
+    All tokens of a call count as real: entries behind a row's last real token are overwritten by its next call.
+    """
+    cached = graph.meta.get("gqa.lengths")
+    if cached is not None:
+        return (*cached, [])
+    start = constant(graph, "gqa.last", np.array([-1], np.int64))
+    end = constant(graph, "gqa.end", np.array([2**31 - 1], np.int64))
+    axis = constant(graph, "gqa.axis", np.array([1], np.int64))
+    one = constant(graph, "gqa.one", np.array(1, np.int32))
+    last = ir.node("Slice", [positions, start, end, axis])  # [batch, 1]
+    squeeze = ir.node("Squeeze", [last.outputs[0], axis])
+    lengths = ir.node("Cast", [squeeze.outputs[0]], {"to": ir.DataType.INT32})
+    longest = ir.node("ReduceMax", [lengths.outputs[0]], {"keepdims": 0})
+    total = ir.node("Add", [longest.outputs[0], one])
+    graph.meta["gqa.lengths"] = (lengths.outputs[0], total.outputs[0])
+    return lengths.outputs[0], total.outputs[0], [last, squeeze, lengths, longest, total]

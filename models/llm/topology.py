@@ -1,0 +1,121 @@
+"""What a build of a decoder-only language model makes: one engine, and a graph of one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from framework.build.checkpoint import Checkpoint
+from framework.build.family import BuildOptions, Component, Topology
+from framework.errors import ConfigError, Problem
+from framework.graph.model import Input, Port, Source, Stage
+from models.llm.config import LLMConfig
+
+NAME = "llm"
+
+
+class LLM:
+    """The `llm` family: see `framework.build.family.Family`."""
+
+    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+        config = LLMConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
+        _check_layers(config, options)
+        # The last call of a row may write up to a whole chunk behind its last token.
+        capacity = options.max_kv_cache_capacity + options.prefill_chunk
+        states = {"seen": "seen.next"} | {
+            f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
+            for layer in range(config.layers)
+            for kind in ("key", "value")
+        }
+        return [
+            Component(
+                name=NAME,
+                artifact=".",
+                model=lambda dtype: _model(config, checkpoint, options, capacity, dtype),
+                states=states,
+                caps={
+                    "batch": options.max_batch_size,
+                    "tokens": options.prefill_chunk,
+                    "capacity": capacity,
+                    "candidates": config.vocab,
+                },
+                opt={"tokens": 1},
+                files=checkpoint.tokenizer_files(),
+            )
+        ]
+
+    def topology(
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+    ) -> Topology | str:
+        if NAME not in components:
+            return "no llm component was built"
+        encoders = {"audio", "visual"}
+        if strangers := sorted(components.keys() - {NAME} - encoders):
+            return f"no stage runs the component {', '.join(strangers)}"
+        return Topology(
+            stages=(backbone_stage(components, options),), terminals=(Source("thinker", "text"),)
+        )
+
+
+def backbone_stage(components: Mapping[str, str], options: BuildOptions | None) -> Stage:
+    """The stage of a backbone and the encoders in front of it."""
+    inputs = [Input(name="prompt", source=Source("request", "messages"))]
+    inputs += [
+        Input(name=field, source=Source("request", field), on_missing="skip")
+        for name, field in (("audio", "audio"), ("visual", "image"))
+        if name in components
+    ]
+    emits = [Port(id="text", kind="text", transport="chunk_stream", terminal=True)]
+    config: dict[str, Any] = {}
+    for layer in options.hidden_layers if options else ():
+        port = "embeddings" if layer == 0 else "accept_hidden"
+        emits.append(Port(id=port, kind="hidden", transport="chunk_stream", binding=f"hidden.{layer}"))
+        if layer:
+            config["accept_hidden_layer"] = layer
+    return Stage(
+        id="thinker",
+        runner="llm.backbone",
+        artifact=components[NAME],
+        kind="autoregressive",
+        inputs=tuple(inputs),
+        emits=tuple(emits),
+        max_batch=options.max_batch_size if options else 1,
+        max_seq=options.max_kv_cache_capacity if options else 0,
+        config=config,
+    )
+
+
+def _check_layers(config: LLMConfig, options: BuildOptions) -> None:
+    where = "build.hidden_layers"
+    problems = [
+        Problem(where=where, got=str(layer), expected=f"-1, or 0 to {config.layers}")
+        for layer in options.hidden_layers
+        if not -1 <= layer <= config.layers
+    ]
+    if sum(layer != 0 for layer in options.hidden_layers) > 1:
+        got = str(list(options.hidden_layers))
+        problems.append(Problem(where=where, got=got, expected="0 (the embeddings) and at most one other layer"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _model(config: LLMConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
+    from framework.build.weights import load_weights
+    from framework.nn import export
+    from models.llm.network import CausalLM
+    from models.llm.weights import IGNORED, IGNORED_WHEN_TIED, official_names
+
+    network = CausalLM(config, capacity=capacity, dtype=dtype, hidden_layers=options.hidden_layers)
+    parameters = {
+        name: tuple(parameter.shape)
+        for name, parameter in network.named_parameters()
+        if parameter.const_value is None and not (config.tied and name == "lm_head.weight")
+    }
+    weights = load_weights(
+        parameters,
+        checkpoint,
+        names=official_names(parameters, checkpoint.tensors.keys()),
+        ignore=(*IGNORED, *(IGNORED_WHEN_TIED if config.tied else ())),
+        where=f"{checkpoint.path}: {NAME}",
+    )
+    return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=NAME)
