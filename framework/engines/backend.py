@@ -117,7 +117,8 @@ def compile_engine(
     Raises:
         ConfigError: the model is not valid, or the backend cannot compile it; lists every fault found.
     """
-    where = f"{folder.name or 'engine'} ({backend.name})"
+    name = folder.name.removeprefix(".").removesuffix(".building")  # the folder it will be
+    where = f"{name} ({backend.name})"
     verify.check(model, where=where, states=states, caps=caps)
     for rewrite in for_backend(backend.name):
         model = rewrite(model)

@@ -12,7 +12,7 @@ backend record it as one launch. State tensors are updated in place and never le
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -37,7 +37,8 @@ class TensorSpec:
 
 @attrs.frozen(kw_only=True)
 class StateSpec:
-    """A tensor the engine reads as `input` and writes as `output`, in the same memory. Dim 0 is the row."""
+    """A tensor the engine reads as `input` and writes as `output`: after a call the state is the output, in the same
+    memory where the network allows it. Dim 0 is the row and is named `batch`."""
 
     input: TensorSpec
     output: str
@@ -66,8 +67,8 @@ class States(abc.ABC):
     batch: int
 
     @abc.abstractmethod
-    def clear(self, rows: slice) -> None:
-        """Zero the given rows."""
+    def clear(self, rows: slice, names: Collection[str] | None = None) -> None:
+        """Zero the given rows of all states, or of those whose inputs are named."""
 
     @property
     @abc.abstractmethod
@@ -79,8 +80,9 @@ class Call(abc.ABC):
     """An engine bound to fixed shapes and addresses."""
 
     @abc.abstractmethod
-    def write(self, name: str, value: Array) -> None:
-        """Copy `value` into an input; ValueError names the tensor when shape or dtype differ."""
+    def write(self, name: str, value: Any) -> None:
+        """Copy `value` into an input: numpy, or what `device` of another call of this backend gives, which then does
+        not pass through the host. ValueError names the tensor when shape or dtype differ."""
 
     @abc.abstractmethod
     def __call__(self) -> None:
@@ -92,16 +94,22 @@ class Call(abc.ABC):
 
     @abc.abstractmethod
     def device(self, name: str) -> Any:
-        """An input or output where it lies: numpy on the CPU, else an object with `__dlpack__`."""
+        """An input or output where it lies: numpy on the CPU, else an object with `__cuda_array_interface__`."""
 
     def capture(self) -> None:  # noqa: B027 - optional, nothing to do on the CPU
-        """Record the call as one launch where the backend can; after it, `__call__` replays."""
+        """Record the call as one launch where the backend can; after it, `__call__` replays. States and inputs are
+        afterwards what they were, so it may be done in the middle; outputs are not."""
 
 
 class Engine(abc.ABC):
-    """One compiled network on one backend; a context manager."""
+    """One compiled network on one backend; a context manager.
+
+    Attributes:
+        captures: whether `Call.capture` makes repeated calls of one shape cheaper.
+    """
 
     spec: EngineSpec
+    captures: bool = False
 
     @abc.abstractmethod
     def new_states(self, batch: int, **dims: int) -> States:
@@ -121,8 +129,8 @@ class Engine(abc.ABC):
             dims: value of each symbolic dimension of the inputs and outputs; `batch` comes from `rows` when given.
             states: needed when the spec has states.
             rows: the contiguous rows of `states` that the call works on; default all.
-            shared: output name -> input name of the same shape and dtype that is fed back: both take one buffer,
-                so that a captured decode step needs no copy.
+            shared: output name -> input name of the same shape and dtype that is fed back: after the call the input
+                holds the output. Both take one buffer, and no copy is needed, where the network allows it.
         """
 
     def run(self, feeds: Mapping[str, Array], dims: Mapping[str, int] | None = None) -> dict[str, Array]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import weakref
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -24,10 +25,10 @@ class BufferStates(States):
         self.batch = batch
         self.dims = dims
 
-    def clear(self, rows: slice) -> None:
+    def clear(self, rows: slice, names: Collection[str] | None = None) -> None:
         start, stop = row_range(rows, self.batch)
-        for buffer in self.buffers.values():
-            buffer.rows(start, stop).zero()
+        for name in self.buffers if names is None else names:
+            self.buffers[name].rows(start, stop).zero()
 
     @property
     def nbytes(self) -> int:
@@ -85,6 +86,10 @@ class BufferCall(Call):
     def _launch(self) -> None:
         """Run the network over the bound buffers."""
 
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of the engine; running the call again is a ValueError."""
+
     @staticmethod
     def _find(name: str, buffers: Mapping[str, Buffer], what: str) -> Buffer:
         try:
@@ -104,6 +109,7 @@ class BufferEngine(Engine):
         self.spec = spec
         self.in_place = in_place
         self._memory = memory
+        self._calls: weakref.WeakSet[BufferCall] = weakref.WeakSet()
 
     def new_states(self, batch: int, **dims: int) -> BufferStates:
         known = {**self.spec.caps, **dims, "batch": batch}
@@ -141,19 +147,24 @@ class BufferEngine(Engine):
             known.setdefault("batch", stop - start)
         _within_caps(known, self.spec.caps)
         inputs |= {t.name: self._memory.zeros(_resolve(t, known), t.dtype) for t in self.spec.inputs}
-        return self._call(self._pair(inputs, known, shared or {}))
+        call = self._call(self._pair(inputs, known, shared or {}))
+        self._calls.add(call)
+        return call
 
     def close(self) -> None:
-        self._memory.close()
+        for call in self._calls:
+            call.close()
 
     def _pair(self, inputs: dict[str, Buffer], dims: Mapping[str, int], shared: Mapping[str, str]) -> Bindings:
         """Give each output a buffer: that of the input it is fed back to where both may be one, else its own."""
         outputs: dict[str, Buffer] = {}
         copies: list[tuple[Buffer, Buffer]] = []
         own = {tensor.name: tensor for tensor in self.spec.outputs}
+        free = {tensor.name for tensor in self.spec.inputs}
         for output, source in shared.items():
-            if output not in own or source not in inputs:
-                raise ValueError(f"shared {output!r} -> {source!r}: not an output and an input of this engine")
+            if output not in own or source not in free:
+                raise ValueError(f"shared {output!r} -> {source!r}: not an output and a free input of this engine")
+            free.remove(source)
             shape, dtype = _resolve(own[output], dims), numpy_dtype(own[output].dtype)
             if (shape, dtype) != (inputs[source].shape, inputs[source].dtype):
                 raise ValueError(
@@ -173,7 +184,7 @@ class BufferEngine(Engine):
         return Bindings(inputs=inputs, outputs=outputs, copies=tuple(copies))
 
     @abc.abstractmethod
-    def _call(self, bindings: Bindings) -> Call:
+    def _call(self, bindings: Bindings) -> BufferCall:
         """The backend's call over these buffers."""
 
 

@@ -154,9 +154,11 @@ class DeviceMemory(Memory):
             )
         self.device_id = device_id
         self.use()
-        handle = call(cudart.cudaStreamCreateWithFlags, cudart.cudaStreamNonBlocking)
-        self.stream: int = int(handle)
-        self._close = weakref.finalize(self, cudart.cudaStreamDestroy, handle)
+        idle = _idle_streams.setdefault(device_id, [])
+        self.stream: int = (
+            idle.pop() if idle else int(call(cudart.cudaStreamCreateWithFlags, cudart.cudaStreamNonBlocking))
+        )
+        weakref.finalize(self, idle.append, self.stream).atexit = False
         self._events: dict[int, Any] = {}
 
     def use(self) -> None:
@@ -215,8 +217,9 @@ class DeviceMemory(Memory):
         weakref.finalize(replay, cudart.cudaGraphExecDestroy, executable)
         return replay
 
-    def close(self) -> None:
-        self._close()
+
+# Streams are used again and never destroyed: an ONNX Runtime session may outlive the memory whose stream it runs on.
+_idle_streams: dict[int, list[int]] = {}
 
 
 class _Owner:

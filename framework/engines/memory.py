@@ -72,9 +72,6 @@ class Memory(abc.ABC):
     @abc.abstractmethod
     def zeros(self, shape: Sequence[int], dtype: str) -> Buffer: ...
 
-    def close(self) -> None:  # noqa: B027 - the host has nothing to give back
-        """Give back streams; buffers are freed with their last reference."""
-
 
 class HostBuffer(Buffer):
     def __init__(self, array: Array) -> None:

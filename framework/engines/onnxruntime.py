@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework.engines.backend import OnnxRuntimeCpu, OnnxRuntimeCuda
-from framework.engines.base import Call
 from framework.engines.bound import Bindings, BufferCall, BufferEngine
 from framework.engines.manifest import Manifest
 from framework.engines.memory import Buffer, HostMemory, Memory
@@ -45,27 +44,22 @@ class OnnxRuntimeEngine(BufferEngine):
         self._graphs = 0
         memory, providers = _device(backend)
         super().__init__(record.spec, memory, record.in_place)
-        try:
-            self._session = _session(folder, _options(backend), providers, str(folder))
-            if self._session.get_providers()[0] != providers[0][0]:
-                raise ConfigError(
-                    Problem(
-                        where=str(folder),
-                        got=f"providers {self._session.get_providers()}",
-                        expected=providers[0][0],
-                        hint="the CUDA and cuDNN libraries that onnxruntime-gpu needs did not load",
-                    )
+        self._session = _session(folder, _options(backend), providers, str(folder))
+        if self._session.get_providers()[0] != providers[0][0]:
+            raise ConfigError(
+                Problem(
+                    where=str(folder),
+                    got=f"providers {self._session.get_providers()}",
+                    expected=providers[0][0],
+                    hint="the CUDA and cuDNN libraries that onnxruntime-gpu needs did not load",
                 )
-        except BaseException:
-            memory.close()
-            raise
+            )
 
     def close(self) -> None:
-        # The session holds the stream, so it goes first.
-        self._session = None
         super().close()
+        self._session = None
 
-    def _call(self, bindings: Bindings) -> Call:
+    def _call(self, bindings: Bindings) -> BufferCall:
         if self._session is None:
             raise ValueError("the engine is closed")
         self._graphs += 1
@@ -92,6 +86,9 @@ class _OnnxRuntimeCall(BufferCall):
     def _launch(self) -> None:
         self._run(self._binding, self._options)
 
+    def close(self) -> None:
+        self._run, self._binding = _closed, None
+
     def capture(self) -> None:
         if self._memory.device_type == "cpu":
             return
@@ -102,6 +99,10 @@ class _OnnxRuntimeCall(BufferCall):
         self._launch()
         for buffer, value in saved:
             buffer.write(value)
+
+
+def _closed(*_: Any) -> None:
+    raise ValueError("the engine is closed")
 
 
 def _ort(name: str) -> Any:

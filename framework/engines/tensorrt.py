@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework.engines import manifest
-from framework.engines.base import Call, EngineSpec, TensorSpec
-from framework.engines.bound import Bindings, BufferCall, BufferEngine
+from framework.engines.base import EngineSpec, TensorSpec
+from framework.engines.bound import Bindings, BufferCall, BufferEngine, BufferStates
 from framework.engines.cuda import DeviceMemory
 from framework.engines.manifest import Manifest
 from framework.errors import ConfigError, Problem
@@ -45,6 +45,7 @@ def compile_plan(
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
+    _fix_state_dims(model, spec)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         ir.save(model, Path(scratch) / "model.onnx", external_data="model.onnx.data")
         if not parser.parse_from_file(str(Path(scratch) / "model.onnx")):
@@ -60,7 +61,7 @@ def compile_plan(
         config.add_optimization_profile(_profile(builder, network, spec, opt, where))
         plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise ConfigError([Problem(where=where, got=text, expected="a network it can build") for text in log.errors])
+        raise ConfigError(log.problems(where, "a network that it can build"))
     (folder / PLAN).write_bytes(plan)
     return [PLAN], {"compute_capability": capability}
 
@@ -84,7 +85,7 @@ class TensorRTEngine(BufferEngine):
         self._runtime = trt.Runtime(log)
         self._engine = self._runtime.deserialize_cuda_engine((folder / PLAN).read_bytes())
         if self._engine is None:
-            raise ConfigError([Problem(where=str(folder / PLAN), got=e, expected="a plan to load") for e in log.errors])
+            raise ConfigError(log.problems(str(folder / PLAN), "a plan that it can load"))
         # TensorRT lets outputs overlay only those inputs that it has made one itself (KV cache updates).
         aliases = {state.output: self._engine.get_aliased_input_tensor(state.output) for state in record.spec.states}
         super().__init__(record.spec, memory, {output: (source,) for output, source in aliases.items() if source})
@@ -92,11 +93,17 @@ class TensorRTEngine(BufferEngine):
         # Calls run one after another on one stream, so all of them share one scratch memory.
         self._scratch = memory.zeros((self._engine.device_memory_size_v2,), "uint8")
 
-    def close(self) -> None:
-        self._engine = self._runtime = None
-        super().close()
+    def new_states(self, batch: int, **dims: int) -> BufferStates:
+        for name, size in _state_dims(self.spec).items():
+            if dims.get(name, size) != size:
+                raise ValueError(f"dimension {name!r}: got {dims[name]}, but TensorRT built for exactly {size}")
+        return super().new_states(batch, **dims)
 
-    def _call(self, bindings: Bindings) -> Call:
+    def close(self) -> None:
+        super().close()
+        self._engine = self._runtime = None
+
+    def _call(self, bindings: Bindings) -> BufferCall:
         if self._engine is None:
             raise ValueError("the engine is closed")
         context = self._engine.create_execution_context(self._user_managed)
@@ -126,8 +133,13 @@ class _TensorRTCall(BufferCall):
             super().__call__()
 
     def _launch(self) -> None:
+        if self._context is None:
+            raise ValueError("the engine is closed")
         if not self._context.execute_async_v3(self._memory.stream):
             raise RuntimeError("TensorRT could not enqueue the call; its log says why")
+
+    def close(self) -> None:
+        self._context = self._replay = None
 
     def capture(self) -> None:
         # The first run allocates, which cannot be captured; what it did to states and fed-back inputs is undone.
@@ -163,7 +175,11 @@ def _make_log(trt: Any) -> Any:
 
         def log(self, severity: Any, message: str) -> None:
             if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):
-                self.errors.append(message.strip())
+                self.errors.append(_reason(message))
+
+        def problems(self, where: str, expected: str) -> list[Problem]:
+            reasons = [error for error in self.errors if error] or ["a failure without an error"]
+            return [Problem(where=where, got=reason, expected=expected) for reason in reasons]
 
     return Log()
 
@@ -174,14 +190,36 @@ def _parser_problems(parser: Any, where: str) -> list[Problem]:
     for index in range(parser.num_errors):
         error = parser.get_error(index)
         node = error.node_name() or f"node {error.node()}"
+        reason = error.code().name if error.desc() in ("", "false") else _reason(error.desc())
         problems.append(
             Problem(
                 where=f"{where}: {node}",
-                got=f"{error.node_operator() or 'an operator'}: {error.desc().strip()}",
+                got=f"{error.node_operator() or 'an operator'}: {reason}",
                 expected="what the TensorRT parser takes",
             )
         )
     return problems or [Problem(where=where, got="a file the parser refuses", expected="an ONNX model")]
+
+
+def _reason(text: str) -> str:
+    """An error without the lines in which the library reports, after each one, that it met no GPU."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    return "; ".join(line for line in lines if line and "catchCudaError" not in line)
+
+
+def _fix_state_dims(model: ir.Model, spec: EngineSpec) -> None:
+    """Give the dimensions of states, but the batch, their caps: TensorRT takes only caches of one length."""
+    import onnx_ir as ir
+
+    fixed = _state_dims(spec)
+    for value in [*model.graph.inputs, *model.graph.outputs]:
+        if value.shape is not None:
+            value.shape = ir.Shape(fixed.get(str(getattr(dim, "value", dim)), dim) for dim in value.shape)
+
+
+def _state_dims(spec: EngineSpec) -> dict[str, int]:
+    dims = {dim for state in spec.states for dim in state.input.shape if isinstance(dim, str)} - {"batch"}
+    return {dim: spec.caps[dim] for dim in dims}
 
 
 def _target(trt: Any, config: Any, backend: TensorRT) -> str:
@@ -208,6 +246,7 @@ def _target(trt: Any, config: Any, backend: TensorRT) -> str:
 def _profile(builder: Any, network: Any, spec: EngineSpec, opt: Mapping[str, int], where: str) -> Any:
     profile = builder.create_optimization_profile()
     tensors: dict[str, TensorSpec] = {t.name: t for t in [*spec.inputs, *(state.input for state in spec.states)]}
+    fixed = _state_dims(spec)
     problems = []
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
@@ -222,8 +261,8 @@ def _profile(builder: Any, network: Any, spec: EngineSpec, opt: Mapping[str, int
             continue
         named = tensors[tensor.name]
         if any(isinstance(dim, str) for dim in named.shape):
-            least = {dim: 1 for dim in named.shape if isinstance(dim, str)}
-            profile.set_shape(tensor.name, *(named.resolve(dims) for dims in (least, opt, spec.caps)))
+            least = {dim: 1 for dim in named.shape if isinstance(dim, str)} | fixed
+            profile.set_shape(tensor.name, *(named.resolve(dims) for dims in (least, {**opt, **fixed}, spec.caps)))
     if problems:
         raise ConfigError(problems)
     return profile

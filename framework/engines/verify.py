@@ -186,9 +186,9 @@ def _state(
             hint = nearest(name, values)
             yield Problem(where=f"{where}: state {source}", got=f"{side} {name!r}", expected=f"an {side}", hint=hint)
     if found and (inputs[source].dtype, inputs[source].shape) != (outputs[target].dtype, outputs[target].shape):
-        before, after = inputs[source], outputs[target]
-        yield Problem(
-            where=f"{where}: state {source}",
-            got=f"{after.dtype}{after.shape} out",
-            expected=f"{before.dtype}{before.shape} as in",
-        )
+        got, expected = f"{_show(outputs[target])} as {target!r}", f"{_show(inputs[source])} as it came in"
+        yield Problem(where=f"{where}: state {source}", got=got, expected=expected)
+
+
+def _show(value: ir.Value) -> str:
+    return f"{value.dtype.name.lower() if value.dtype else 'unknown'}{value.shape}"

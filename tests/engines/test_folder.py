@@ -1,0 +1,151 @@
+"""Engine folders appear whole or not at all; a checkpoint is named by its content."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from framework.engines.folder import building, digest, fingerprint
+from framework.errors import ConfigError
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def build(folder: Path, text: str, seconds: float = 0, **options: bool) -> None:
+    with building(folder, **options) as temporary:
+        (temporary / "file").write_text(text)
+        time.sleep(seconds)
+        (temporary / "second").write_text(text)
+
+
+def test_a_build_appears_when_it_is_done(tmp_path: Path) -> None:
+    with building(tmp_path / "deep" / "engine") as temporary:
+        (temporary / "file").write_text("new")
+        assert not (tmp_path / "deep" / "engine").exists()
+    assert names(tmp_path) == {"deep", "deep/engine", "deep/engine/file"}
+
+
+def test_an_older_build_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    (folder / "audio").mkdir(parents=True)
+    (folder / "stale").write_text("old")
+    build(folder, "new")
+    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
+
+
+def test_subfolders_are_kept_when_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    (folder / "audio" / "sub").mkdir(parents=True)
+    (folder / "audio" / "sub" / "model").write_text("audio")
+    (folder / "stale").write_text("old")
+    build(folder, "new", keep_subfolders=True)
+    assert names(folder) == {"file", "second", "audio", "audio/sub", "audio/sub/model"}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_interrupted_build_leaves_everything_as_it_was(tmp_path: Path, error: type[BaseException]) -> None:
+    build(tmp_path / "engine", "old")
+    with pytest.raises(error), building(tmp_path / "engine") as temporary:
+        (temporary / "file").write_text("half")
+        raise error
+    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
+    assert (tmp_path / "engine" / "file").read_text() == "old"
+
+
+def test_a_full_disk_says_how_much_is_free(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"engine: got [\d,]+ bytes free on its disk, expected room for"),
+        building(tmp_path / "engine"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert names(tmp_path) == set()
+
+
+def test_a_disk_too_small_is_found_before_the_work(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"expected 1,000,000,000,000,000 bytes for the build"),
+        building(tmp_path / "engine", needed=10**15),
+    ):
+        pytest.fail("the work was started")
+    assert names(tmp_path) == set()
+
+
+def test_other_errors_of_the_system_pass(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), building(tmp_path / "engine"):
+        raise PermissionError(errno.EACCES, "denied")
+
+
+def test_a_disk_that_fills_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match="bytes free"):
+        build(tmp_path / "engine", "new")
+    assert names(tmp_path) == set()
+
+
+def test_a_second_builder_waits_for_the_first(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    builders = [context.Process(target=build, args=(tmp_path / "engine", str(n), 0.2)) for n in range(3)]
+    for builder in builders:
+        builder.start()
+    for builder in builders:
+        builder.join(20)
+    assert [builder.exitcode for builder in builders] == [0, 0, 0]
+    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
+    assert (tmp_path / "engine" / "file").read_text() == (tmp_path / "engine" / "second").read_text()
+
+
+def test_what_a_killed_builder_left_is_removed(tmp_path: Path) -> None:
+    builder = multiprocessing.get_context("fork").Process(target=build, args=(tmp_path / "engine", "half", 60))
+    builder.start()
+    while not (tmp_path / ".engine.building" / "file").exists():
+        time.sleep(0.01)
+    os.kill(builder.pid or 0, signal.SIGKILL)
+    builder.join(20)
+    assert not (tmp_path / "engine").exists()
+    build(tmp_path / "engine", "new")
+    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
+
+
+def test_an_old_build_comes_back_when_a_builder_died_while_replacing_it(tmp_path: Path) -> None:
+    build(tmp_path / ".engine.old", "old")
+    with pytest.raises(ValueError), building(tmp_path / "engine"):
+        raise ValueError
+    assert (tmp_path / "engine" / "file").read_text() == "old"
+
+
+def test_a_fingerprint_names_the_content(tmp_path: Path) -> None:
+    paths = [tmp_path / "b.safetensors", tmp_path / "a.json"]
+    header = b'{"w":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}}'
+    content = len(header).to_bytes(8, "little") + header + bytes(4_000_000)
+    paths[0].write_bytes(content)
+    paths[1].write_text("{}")
+    first = fingerprint(paths)
+    assert first == fingerprint(reversed(paths))
+    os.utime(paths[0], (0, 0))
+    assert first == fingerprint(paths)
+    for changed in (content[:-1], content.replace(b"F32", b"F16"), content[:-1] + b"\1", content + b"\0"):
+        paths[0].write_bytes(changed)
+        assert fingerprint(paths) != first
+    paths[0].write_bytes(content)
+    paths[1].write_text("[]")
+    assert fingerprint(paths) != first
+
+
+def test_the_digest_of_a_large_file_reads_a_sample_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    start = time.perf_counter()
+    digest(path)
+    assert time.perf_counter() - start < 1
