@@ -44,6 +44,7 @@ class OnnxRuntimeEngine(BufferEngine):
         self._graphs = 0
         memory, providers = _device(backend)
         super().__init__(record.spec, memory, record.in_place)
+        self.captures = isinstance(backend, OnnxRuntimeCuda) and backend.cuda_graph
         self._session = _session(folder, _options(backend), providers, str(folder))
         if self._session.get_providers()[0] != providers[0][0]:
             raise ConfigError(
@@ -72,6 +73,7 @@ class _OnnxRuntimeCall(BufferCall):
         memory = engine._memory
         self._memory = memory
         self._graph_id = graph_id
+        self._captures = engine.captures
         self._fed_back = bindings.fed_back()
         self._binding = engine._session.io_binding()
         self._keep = bindings
@@ -90,7 +92,7 @@ class _OnnxRuntimeCall(BufferCall):
         self._run, self._binding = _closed, None
 
     def capture(self) -> None:
-        if self._memory.device_type == "cpu":
+        if not self._captures:
             return
         # ONNX Runtime records a graph by running it: once to allocate, once to record, then it replays it.
         # What those runs did to states and fed-back inputs is undone.

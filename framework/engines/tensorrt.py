@@ -67,6 +67,8 @@ def compile_plan(
 
 
 class TensorRTEngine(BufferEngine):
+    captures = True
+
     def __init__(self, folder: Path, backend: TensorRT, record: Manifest) -> None:
         trt = _module(backend)
         _check_version(folder, backend, record)

@@ -65,6 +65,15 @@ def test_clear_zeroes_the_rows_it_is_given(accumulator: Engine) -> None:
     np.testing.assert_array_equal(call.read("mean"), [2, 1, 2])
 
 
+def test_clear_leaves_states_that_are_not_named(accumulator: Engine) -> None:
+    states = accumulator.new_states(1)
+    states.buffers["total"].write(np.ones((1, 3), np.float32))
+    states.clear(slice(0, 1), names=())
+    assert states.buffers["total"].read().any()
+    states.clear(slice(0, 1), names=("total",))
+    assert not states.buffers["total"].read().any()
+
+
 def test_states_of_two_requests_are_apart(accumulator: Engine) -> None:
     first, second = (accumulator.bind({}, accumulator.new_states(1)) for _ in range(2))
     first.write("x", np.ones((1, 3), np.float32))
