@@ -59,10 +59,12 @@ def _json(text: str, where: str) -> tuple[Any, list[Problem]]:
     problems: list[Problem] = []
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        read = dict(pairs)
-        for key in [key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index])]:
-            got = f"the key {show(key)} twice in {show(read)}"
-            problems.append(Problem(where=where, got=got, expected="each key of an object once"))
+        read, keys = dict(pairs), set[str]()
+        for key, _ in pairs:
+            if key in keys:
+                got = f"the key {show(key)} twice in {show(read)}"
+                problems.append(Problem(where=where, got=got, expected="each key of an object once"))
+            keys.add(key)
         return read
 
     def refuse(word: str) -> Any:
