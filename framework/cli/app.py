@@ -84,13 +84,16 @@ def complain(error: Exception) -> None:
 
 def _dispatch(command: str, task: Task, argv: Sequence[str], keeps_folder: Callable[[DictConfig], bool]) -> int:
     parser = get_args_parser()
-    args = parser.parse_args(prepare(argv))
+    args = parser.parse_intermixed_args(prepare(argv))
     if args.experimental_rerun:
         problem = Problem(where="--experimental-rerun", got="a pickled run", expected="nothing: pickles can run code")
         raise ConfigError(problem)
     overrides = list(args.overrides)
     if args.config_dir:
-        overrides.append(f"hydra.searchpath=['file://{Path(args.config_dir).absolute()}']")
+        folder = Path(args.config_dir).absolute()
+        if not folder.is_dir():
+            raise ConfigError(Problem(where="--config-dir", got=repr(args.config_dir), expected="a folder"))
+        overrides.append(f"hydra.searchpath=['file://{folder}']")
     config_dir = Path(args.config_path) if args.config_path else None
     with Composer(args.config_name or command, overrides, config_dir=config_dir) as composer:
         if _answered(composer, parser, args):

@@ -62,5 +62,26 @@ def build(config: BuildConfig, prefixes: tuple[str, ...] = PREFIXES) -> Graph | 
     )
 
 
-def is_built(folder: Path) -> bool:
-    return (folder / FILE_NAME).is_file()
+def ensure_built(config: BuildConfig, folder: Path, build_missing: bool, prefixes: tuple[str, ...] = PREFIXES) -> None:
+    """The folder holds engines and a graph; with `build_missing` they are built where there are none.
+
+    Raises ConfigError when there are none to run, or when those that are there were built with other options than the
+    ones given for building: which of the two was meant cannot be known.
+    """
+    if not (folder / FILE_NAME).is_file():
+        if not build_missing:
+            known = config.model_dir is not None or config.deployment.source is not None
+            hint = "build_if_missing=true builds them" if known else "multistage-build makes them"
+            got = f"{str(folder)!r}, which has no graph" if folder.is_dir() else f"{str(folder)!r}, which is not there"
+            raise ConfigError(Problem(where="engine_dir", got=got, expected="a folder of engines", hint=hint))
+        found = build(config, prefixes)
+        if isinstance(found, str):
+            raise ConfigError(Problem(where="build_if_missing", got=f"no graph: {found}", expected="a graph to run"))
+    elif build_missing:
+        from framework.build import builder
+
+        backend = safe_instantiate(config.backend, "backend", prefixes)
+        reason = builder.stale(folder, options=config.build.options, backend=backend)
+        if reason is not None:
+            hint = "multistage-build with the same settings builds them again"
+            raise ConfigError(Problem(where=str(folder), got=reason, expected="engines of these settings", hint=hint))

@@ -162,9 +162,9 @@ def _problem(error: Exception, culprit: str | None) -> Problem:
     if isinstance(error, OverrideParseException):
         hint = "text with , = ( ) { } or quotes needs quotes of its own: 'key=\"a, b\"'"
         return Problem(where=where, got=got, expected="a value, a list or a mapping", hint=hint)
-    if "requires --multirun" in str(error):
-        hint = "-m runs each of them; a text with a comma needs quotes of its own: 'key=\"a, b\"'"
-        return Problem(where=where, got=f"several values ({got})", expected="one value", hint=hint)
+    if "--multirun" in str(error):
+        hint = "-m runs each of several; a text with a comma needs quotes of its own: 'key=\"a, b\"'"
+        return Problem(where=where, got=got, expected="one value", hint=hint)
     return Problem(where=where, got=got, expected="an override that fits", hint=" ".join(str(error).split()))
 
 

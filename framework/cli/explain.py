@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.types import RunMode
+from hydra._internal.defaults_list import create_defaults_list
 from omegaconf import OmegaConf
 
 from framework.cli.composition import Composer
@@ -51,11 +50,19 @@ def table(found: list[Origin]) -> str:
 def _layers(composer: Composer) -> Iterator[tuple[str, Any]]:
     """(source, tree of what it sets) in the order in which they are merged."""
     loader: Any = composer.hydra.config_loader
-    defaults = loader.compute_defaults_list(composer.command, composer.overrides, run_mode=RunMode.RUN)
+    # With the repository that knows `hydra.searchpath`, which only the loader makes.
+    parsed, repository = loader._parse_overrides_and_create_caching_repo(composer.command, composer.overrides)
+    defaults = create_defaults_list(
+        repo=repository,
+        config_name=composer.command,
+        overrides_list=parsed,
+        prepend_hydra=True,
+        skip_missing=False,
+    )
     for default in defaults.defaults:
         if default.config_path is None or default.config_path.startswith("hydra"):
             continue
-        loaded = loader.repository.load_config(default.config_path)
+        loaded = repository.load_config(default.config_path)
         if loaded is None:
             continue
         tree: Any = OmegaConf.to_container(loaded.config, resolve=False)
@@ -66,8 +73,8 @@ def _layers(composer: Composer) -> Iterator[tuple[str, Any]]:
             tree = {part: tree}
         where = loaded.path.removeprefix("pkg://").removeprefix("file://")
         yield f"{where}/{default.config_path}.yaml", tree
-    for override in OverridesParser.create().parse_overrides(composer.overrides):
-        if override.is_hydra_override() or loader.repository.group_exists(override.key_or_group):
+    for override in parsed:
+        if override.is_hydra_override() or repository.group_exists(override.key_or_group):
             continue
         tree = None if override.is_delete() else override.value()
         for part in reversed(override.key_or_group.split(".")):

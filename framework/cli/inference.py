@@ -64,14 +64,7 @@ def deployed(config: InferenceConfig, prefixes: tuple[str, ...] = PREFIXES) -> D
     Raises ConfigError or GraphError with every fault of the graph and of the changes to it.
     """
     folder = building.engine_dir(config)
-    if not building.is_built(folder):
-        if not config.build_if_missing:
-            hint = "build_if_missing=true builds them" if config.model_dir or config.deployment.source else ""
-            got = "a folder without a graph" if folder.is_dir() else f"{str(folder)!r}, which is not there"
-            raise ConfigError(Problem(where="engine_dir", got=got, expected="a folder of engines", hint=hint))
-        reason = building.build(config, prefixes)
-        if isinstance(reason, str):
-            raise ConfigError(Problem(where="build_if_missing", got="engines without a graph", expected=reason))
+    building.ensure_built(config, folder, config.build_if_missing, prefixes)
     classes = runner_classes(config.runners, prefixes)
     stages = _merged(config.deployment.stages, config.stages)
     graph = load_checked(folder, runner_decls(classes), stages=stages)
@@ -225,12 +218,12 @@ def _takes(cls: type[Any], setting: str) -> bool:
     return settings is not None and setting in attrs.fields_dict(settings)
 
 
-def _keeps_folder(cfg: DictConfig) -> bool:
+def keeps_folder(cfg: DictConfig) -> bool:
     return cfg.get("input_file") is not None and not cfg.get("validate_config")
 
 
 def main() -> NoReturn:
-    app.main("inference", task, keeps_folder=_keeps_folder)
+    app.main("inference", task, keeps_folder=keeps_folder)
 
 
 if __name__ == "__main__":

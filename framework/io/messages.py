@@ -72,7 +72,7 @@ def _read_short_form(found: Conversation, given: Mapping[str, Any], where: str, 
         return
     for role in ("system", "user"):
         keys = [key for key in given if (key == "system") == (role == "system")]
-        parts = [(f"{where}.{key}", part) for key in keys for part in _short_parts(key, given[key])]
+        parts = [(where, part) for key in keys for part in _short_parts(key, given[key])]
         if parts:
             found.messages.append({"role": role, "content": _read_parts(found, parts, folder)})
 

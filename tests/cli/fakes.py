@@ -1,0 +1,145 @@
+"""Runners without engines for the commands: a graph names them through rows given on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+
+from framework.cli import app, inference
+from framework.cli.instances import PREFIXES
+from framework.errors import Problem, StageError
+from framework.execution.payloads import AudioChunk, TextChunk
+from framework.execution.request import Request
+from framework.execution.runner import Row, Runner
+from framework.graph.model import InputDecl, RunnerDecl
+
+ALLOWED = (*PREFIXES, "tests.")
+ROWS = [
+    "+runners.test.echo._target_=tests.cli.fakes.Echo",
+    "+runners.test.beep._target_=tests.cli.fakes.Beep",
+]
+
+
+@attrs.frozen(kw_only=True)
+class EchoConfig:
+    """`shout` writes capitals."""
+
+    shout: bool = False
+
+
+class Echo(Runner):
+    """Says the words of the last message, one a step. The words `fail` and `interrupt` do what they say."""
+
+    decl: ClassVar[RunnerDecl] = RunnerDecl(
+        kind="autoregressive",
+        inputs={"prompt": InputDecl(from_request=True), "audio": InputDecl(from_request=True)},
+        ports={"text": "text"},
+        config=EchoConfig,
+    )
+
+    def check(self, request: Request) -> None:
+        if "refuse" in words_of(request):
+            raise StageError(Problem(where="prompt", got="'refuse'", expected="another word"))
+
+    def admit(self, row: Row) -> None:
+        row.details["left"] = words_of(row.request)
+
+    def ready(self, row: Row) -> bool:
+        return True
+
+    def step(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            word, *left = row.details["left"]
+            if word == "interrupt":
+                raise KeyboardInterrupt
+            if word == "fail":
+                row.fail(StageError(Problem(where="prompt", got="'fail'", expected="a word that works")))
+                continue
+            row.details["left"] = left
+            row.outputs["text"].write(TextChunk(text=(word.upper() if self.config.shout else word) + " " * bool(left)))
+            if not left:
+                del row.details["left"]
+                sampling = row.request.sampling_for("default")
+                row.finish(
+                    finish_reason="end-of-sequence",
+                    batch_idx=row.index,
+                    formatted_system_prompt="",
+                    formatted_complete_request=f"<user>{' '.join(words_of(row.request))}",
+                    temperature=sampling.temperature,
+                )
+
+
+class Beep(Runner):
+    """A hundred samples for each chunk of text."""
+
+    decl: ClassVar[RunnerDecl] = RunnerDecl(
+        kind="iterative",
+        inputs={"text": InputDecl(kinds=frozenset({"text"}), streaming=True), "voice": InputDecl(from_request=True)},
+        ports={"audio": "audio"},
+    )
+
+    def admit(self, row: Row) -> None: ...
+
+    def ready(self, row: Row) -> bool:
+        return bool(row.inputs["text"].available) or row.inputs["text"].ended
+
+    def step(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.inputs["text"].ended:
+                row.finish()
+                continue
+            row.inputs["text"].take()
+            samples = np.full(100, 0.5, dtype=np.float32)
+            row.outputs["audio"].write(AudioChunk(samples=samples, sample_rate=8000))
+
+
+def words_of(request: Request) -> list[str]:
+    parts = request.fields["messages"][-1]["content"]
+    return " ".join(part["text"] for part in parts if part["type"] == "text").split()
+
+
+ECHO: dict[str, Any] = {
+    "id": "echo",
+    "runner": "test.echo",
+    "kind": "autoregressive",
+    "max_batch": 4,
+    "inputs": [{"name": "prompt", "from": "request:messages"}],
+    "emits": [{"id": "text", "kind": "text", "transport": "chunk_stream", "terminal": True}],
+}
+BEEP: dict[str, Any] = {
+    "id": "beep",
+    "runner": "test.beep",
+    "kind": "iterative",
+    "max_batch": 4,
+    "inputs": [
+        {"name": "text", "from": "echo:text"},
+        {"name": "voice", "from": "request:voice", "on_missing": "skip"},
+    ],
+    "emits": [{"id": "audio", "kind": "audio", "transport": "chunk_stream", "terminal": True}],
+}
+
+
+def engines(folder: Path, *stages: dict[str, Any]) -> Path:
+    """An engine folder with the graph of these stages."""
+    terminals = [f"{stage['id']}:{port['id']}" for stage in stages for port in stage["emits"] if port.get("terminal")]
+    folder.mkdir(parents=True, exist_ok=True)
+    graph = {"schema_version": 1, "terminals": terminals, "stages": list(stages)}
+    (folder / "multistage_config.json").write_text(json.dumps(graph))
+    return folder
+
+
+def infer(*arguments: str, rows: Sequence[str] = ROWS) -> int:
+    """`multistage-inference` in this process, with the fakes allowed; the exit status."""
+    task = partial(inference.task, prefixes=ALLOWED)
+    return app.call("inference", task, [*rows, *arguments], keeps_folder=inference.keeps_folder)
+
+
+if __name__ == "__main__":
+    sys.exit(infer(*sys.argv[1:]))

@@ -1,0 +1,309 @@
+"""`multistage-inference` end to end, with runners that need no engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+
+from tests.cli.fakes import BEEP, ECHO, engines, infer
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> str:
+    return f"engine_dir={engines(tmp_path / 'engines' / 'echo', ECHO)}"
+
+
+@pytest.fixture
+def speech(tmp_path: Path) -> str:
+    return f"engine_dir={engines(tmp_path / 'engines' / 'speech', ECHO, BEEP)}"
+
+
+def write_requests(*requests: Any, **top: Any) -> str:
+    Path("requests.json").write_text(json.dumps({**top, "requests": list(requests)}))
+    return "input_file=requests.json"
+
+
+def responses(path: str | Path = "predictions.json") -> list[dict[str, Any]]:
+    document = json.loads(Path(path).read_text())
+    assert document["input_file"] == "requests.json"
+    return list(document["responses"])
+
+
+# --- one request ---------------------------------------------------------------------------------------------------
+
+
+def test_the_reply_is_all_that_stands_on_stdout(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(echo, "prompt=Hello, you (there) = 'x'") == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("Hello, you (there) = 'x'\n", "")
+    assert os.listdir() == ["engines"], "one request leaves nothing behind"
+
+
+def test_a_prompt_from_a_file(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("question.txt").write_text("from a file\n")
+    assert infer(echo, "prompt_file=question.txt") == 0
+    assert capsys.readouterr().out == "from a file\n"
+
+
+def test_speech_is_written_only_when_asked_for(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(speech, "prompt=one two") == 0
+    assert infer(speech, "prompt=one two", "out_audio=said/it.wav", "voice=ann") == 0
+    assert capsys.readouterr().out == "one two\none two\n"
+    info = soundfile.info("said/it.wav")
+    assert (info.frames, info.samplerate, info.channels, info.subtype) == (200, 8000, 1, "PCM_16")
+
+
+def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(echo, "prompt=hi", "stages.echo.config.shout=true") == 0
+    assert capsys.readouterr().out == "HI\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["prompt="], 2, "request: got an empty prompt, expected text"),
+        ([], 2, "prompt: got nothing, expected a request"),
+        (["prompt=x fail"], 1, "prompt: got 'fail', expected a word that works"),
+        (["prompt=x refuse"], 1, "prompt: got 'refuse', expected another word"),
+        (["prompt=x", "image=requests.json"], 2, "request.image: got 'requests.json', expected a file that exists"),
+        (["prompt=x", "image=engines"], 1, "request 0: got image, expected only what a stage reads: messages"),
+        (["prompt=x", "voice=ann"], 1, "request 0: got voice, expected only what a stage reads: messages"),
+        (["prompt=x", "out_audio=a.wav"], 2, "out_audio: got 'a.wav', expected nothing: this graph gives text"),
+        (["prompt=x", "out_video=a.rgb"], 2, "out_video: got 'a.rgb', expected nothing: no model here makes video"),
+        (["prompt=x", "spec_decode=true"], 2, "spec_decode: got True, expected nothing: speculative decoding"),
+        (["prompt=x", "whole_utterance=true"], 2, "no stage of this graph vocodes in windows"),
+        (["prompt=x", "input_file=r.json"], 2, "prompt: got 'x', expected nothing beside input_file"),
+        (["prompt=x", "output_file=p.json"], 2, "output_file: got 'p.json', expected nothing without input_file"),
+        (["prompt=x", "batching.size=0"], 2, "batching.size: got 0, expected a whole number of 1 or more"),
+        (["prompt=x", "sampling.top_p=0"], 2, "sampling.top_p: got 0, expected a number > 0"),
+        (["prompt=x", "stream_capacity=much"], 2, 'stream_capacity: got "much", expected an integer'),
+        (["prompt=x", "stages.ecco.max_batch=1"], 2, "stages.ecco: got unknown stage"),
+        (["prompt=x", "stages.echo.config.shoot=1"], 2, "did you mean 'shout'?"),
+        (["prompt=x", "backend._target_=os.system"], 2, 'backend._target_: got "os.system", expected a path below'),
+        (["prompt=x", "engin_dir=y"], 2, "engin_dir: got an unknown setting"),
+        (["input_file=no.json"], 2, "no.json: got No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done(
+    arguments: list[str], status: int, message: str, echo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(echo, *arguments) == status
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert "Error executing job" not in captured.err
+
+
+def test_without_engines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer("prompt=x") == 2
+    assert infer("prompt=x", "engine_dir=nowhere") == 2
+    assert infer("prompt=x", "deployment=smollm2", f"paths.cache={tmp_path}/cache") == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert "engine_dir: got nothing, expected a folder of engines (deployment=NAME brings one" in errors[0]
+    assert "got 'nowhere', which is not there, expected a folder of engines" in errors[1]
+    assert "build_if_missing=true builds them" in errors[2]
+
+
+# --- the graph -----------------------------------------------------------------------------------------------------
+
+
+def test_validate_config_shows_a_sound_graph(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(speech, "validate_config=true") == 0
+    out = capsys.readouterr().out
+    assert "text <- echo:text (fail)" in out
+    assert "graph LR" in out
+
+
+def test_validate_config_lists_every_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    echo = {**ECHO, "runner": "test.ecco", "max_batch": 0}
+    beep = {**BEEP, "kind": "autoregressive", "inputs": [{"name": "text", "from": "ecoh:text"}], "colour": "red"}
+    folder = engines(tmp_path / "broken", echo, beep)
+    assert infer(f"engine_dir={folder}", "validate_config=true") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: 5 problems:")
+    for text in ("'test.echo'", "max_batch", "autoregressive", "ecoh", "colour"):
+        assert text in error
+
+
+# --- a request file ------------------------------------------------------------------------------------------------
+
+
+def test_one_bad_request_among_four_gives_three_answers_and_one_error(
+    echo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests = write_requests({"prompt": "one two"}, {"prompt": "b", "temprature": 1}, {"prompt": "c"}, {"prompt": "d"})
+    assert infer(echo, requests, "output_file=predictions.json", "batching.size=4") == 1
+    found = responses()
+    assert [entry["ok"] for entry in found] == [True, False, True, True]
+    assert [entry["output_text"] for entry in found] == ["one two", "", "c", "d"]
+    assert [entry["request_idx"] for entry in found] == [0, 1, 2, 3]
+    assert "requests[1].temprature" in found[1]["error"] and "did you mean 'temperature'?" in found[1]["error"]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "3 of 4 requests answered: predictions.json" in captured.err
+
+
+def test_a_request_that_fails_while_running_keeps_what_it_said(echo: str) -> None:
+    assert infer(echo, write_requests({"prompt": "well fail"}, {"prompt": "fine"}), "output_file=p.json") == 1
+    failed, fine = responses("p.json")
+    assert (failed["ok"], failed["output_text"], failed["finish_reason"]) == (False, "well ", "error")
+    assert failed["error"] == "prompt: got 'fail', expected a word that works"
+    assert (fine["ok"], fine["error"], fine["finish_reason"]) == (True, None, "end-of-sequence")
+    assert fine["stages"]["echo"]["steps"] == 1
+
+
+def test_sampling_of_the_request_wins_over_the_file_and_the_file_over_the_command_line(echo: str) -> None:
+    own = {"prompt": "a", "sampling": {"temperature": 0.3}}
+    requests = write_requests({"prompt": "a"}, own, temperature=0.2)
+    assert infer(echo, requests, "output_file=p.json", "sampling.temperature=0.1") == 0
+    assert [entry["stages"]["echo"]["temperature"] for entry in responses("p.json")] == [0.2, 0.3]
+    assert infer(echo, write_requests({"prompt": "a"}), "output_file=q.json", "sampling.temperature=0.1") == 0
+    assert [entry["stages"]["echo"]["temperature"] for entry in responses("q.json")] == [0.1]
+
+
+def test_the_file_may_set_the_cohort_and_the_command_line_wins(echo: str) -> None:
+    requests = write_requests({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}, batch_size=2)
+    assert infer(echo, requests, "output_file=p.json") == 0
+    assert [entry["batch_idx"] for entry in responses("p.json")] == [0, 1, 0]
+    assert infer(echo, requests, "output_file=q.json", "batching.size=3") == 0
+    assert [entry["batch_idx"] for entry in responses("q.json")] == [0, 1, 2]
+
+
+def test_in_flight_batching_is_a_choice_of_config(echo: str) -> None:
+    requests = write_requests({"prompt": "a b c d"}, {"prompt": "x"}, {"prompt": "y"}, batch_size=2)
+    assert infer(echo, requests, "output_file=p.json", "batching=inflight") == 0
+    assert [entry["batch_idx"] for entry in responses("p.json")] == [0, 1, 1]
+
+
+def test_spoken_replies_of_a_file(speech: str) -> None:
+    assert infer(speech, write_requests({"prompt": "a b"}), "output_file=p.json", "output_audio_dir=said") == 0
+    (entry,) = responses("p.json")
+    assert entry["audio_file"] == "said/audio_req0.wav"
+    assert (entry["audio_samples"], entry["audio_sample_rate"], entry["audio_duration_ms"]) == (200, 8000, 25)
+    assert soundfile.info(entry["audio_file"]).frames == 200
+
+
+def test_a_file_gets_a_run_folder_of_its_own(echo: str) -> None:
+    requests = write_requests({"prompt": "a"})
+    assert infer(echo, requests) == infer(echo, requests) == 0
+    folders = list(Path("outputs/runs").glob("*/*"))
+    assert len(folders) == 2
+    for folder in folders:
+        assert responses(folder / "predictions.json")[0]["output_text"] == "a"
+        assert "input_file='requests.json'" in (folder / ".hydra" / "overrides.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"requests": [\n  {"prompt": "a",}\n]}', "requests.json, line 2, column 18: got malformed JSON"),
+        ('{"requests": [], "temprature": 1}', "requests.json: temprature: got unknown key"),
+        ('{"request": []}', "requests.json: requests: got nothing, expected a list of requests"),
+        ("[1]", "requests.json: got [1], expected an object"),
+    ],
+)
+def test_a_fault_of_the_whole_file(text: str, message: str, echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requests.json").write_text(text)
+    assert infer(echo, "input_file=requests.json", "output_file=p.json") == 2
+    assert message in capsys.readouterr().err
+    assert not Path("p.json").exists()
+
+
+def test_an_interrupt_keeps_what_is_finished(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    requests = write_requests({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c interrupt"}, {"prompt": "d"})
+    assert infer(echo, requests, "output_file=p.json") == 130
+    assert [entry["output_text"] for entry in responses("p.json")] == ["a", "b"]
+    assert sorted(os.listdir()) == ["engines", "outputs", "p.json", "requests.json"]
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_termination_signal_keeps_what_is_finished(echo: str) -> None:
+    code = (
+        "import sys, time\n"
+        "from tests.cli import fakes\n"
+        "from framework.cli import app, inference\n"
+        "from functools import partial\n"
+        "step = fakes.Echo.step\n"
+        "def slow(self, rows):\n"
+        "    if fakes.words_of(rows[0].request) == ['wait']: print('waiting', flush=True); time.sleep(60)\n"
+        "    step(self, rows)\n"
+        "fakes.Echo.step = slow\n"
+        "task = partial(inference.task, prefixes=fakes.ALLOWED)\n"
+        "app.main('inference', task, keeps_folder=inference.keeps_folder)\n"
+    )
+    from tests.cli.fakes import ROWS
+
+    arguments = [*ROWS, echo, write_requests({"prompt": "a"}, {"prompt": "wait"}), "output_file=p.json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 143
+    assert [entry["output_text"] for entry in responses("p.json")] == ["a"]
+
+
+def test_profile(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(speech, "prompt=a b", "dump_profile=true", "out_audio=a.wav") == 0
+    error = capsys.readouterr().err
+    assert [line.split()[:3] for line in error.splitlines() if line.startswith(("echo", "beep"))] == [
+        ["echo", "1", "2"],
+        ["beep", "1", "3"],
+    ]
+    assert "peak memory" in error
+
+
+# --- sweeps --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_keeps_every_reply(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(echo, "-m", "prompt=hi,'now, fail',ho", "sampling.temperature=0.1") == 1
+    assert capsys.readouterr().out == "hi\nnow, \nho\n"
+    (sweep,) = Path("outputs/sweeps").glob("*/*")
+    found = {int(path.parent.name): json.loads(path.read_text()) for path in sweep.glob("*/predictions.json")}
+    assert [found[job]["responses"][0]["output_text"] for job in range(3)] == ["hi", "now, ", "ho"]
+
+
+def test_an_experiment_can_be_a_sweep(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(echo, "experiment=smollm2_temperature", "build_if_missing=false", "prompt=hi") == 0
+    assert capsys.readouterr().out == "hi\n" * 4
+
+
+# --- starting ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_heavy_is_imported_for_help_and_validation(echo: str) -> None:
+    heavy = ["onnxruntime", "onnx", "onnx_ir", "onnxscript", "tokenizers", "jinja2", "soundfile", "rich", "gguf"]
+    code = (
+        "import sys\n"
+        "from tests.cli.fakes import infer\n"
+        f"assert infer({echo!r}, 'validate_config=true') == 0\n"
+        "assert infer('--help') == 0\n"
+        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["inference", "build", "fetch"])
+def test_help_of_every_command(command: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    arguments = [sys.executable, "-m", f"framework.cli.{command}", "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.startswith(f"multistage-{command} ")
+    assert done.stderr == ""
