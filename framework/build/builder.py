@@ -46,12 +46,13 @@ def build(
     from framework.engines.folder import building
 
     dtype = activation_dtype(options.precision, backend.name)
+    options = resolved(options, backend.name)
     checkpoint = open_checkpoint(model_path)
     family = family_of(checkpoint, families)
     components = _selected(family.components(checkpoint, options), options.components)
     recorded = attrs.asdict(options)
-    size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-    with building(engine_dir, needed=size) as folder:
+    partial = "all" not in options.components  # what other components already lie there stays
+    with building(engine_dir, keep_subfolders=partial) as folder:
         for component in components:
             progress(f"{component.name}: reading weights")
             model = component.model(dtype)
@@ -111,7 +112,7 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Any) -> str | Non
         records = [manifest.read(engine_dir / stage.artifact) for stage in graph.stages if stage.artifact]
     except (MultistageError, OSError) as error:
         return str(error) if engine_dir.exists() else "there are no engines yet"
-    wanted = {**attrs.asdict(options), "components": list(options.components)}
+    wanted = {**attrs.asdict(resolved(options, backend.name)), "components": list(options.components)}
     for record in records:
         if record.backend != backend.name:
             return f"it was built for backend {record.backend}, not {backend.name}"
@@ -121,6 +122,13 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Any) -> str | Non
             if built != value:
                 return f"it was built with {key}={built}, not {value}"
     return None
+
+
+def resolved(options: BuildOptions, backend: str) -> BuildOptions:
+    """Options with what they leave to the backend filled in."""
+    if options.candidates is not None:
+        return options
+    return attrs.evolve(options, candidates=0 if backend == "cpu" else 1024)
 
 
 def activation_dtype(precision: str, backend: str) -> str:

@@ -28,6 +28,8 @@ class BuildOptions:
         max_kv_cache_capacity: prompt plus reply, in tokens.
         max_batch_size: rows that run together.
         prefill_chunk: tokens read in one call; longer prompts are read in several.
+        candidates: best tokens a sampler may look at, 0 for all; None is 0 on the CPU and 1,024 elsewhere, where the
+            number must be fixed.
         components: names to build, or ("all",).
         hidden_layers: decoder layers whose hidden states become outputs (`hidden.<layer>`); 0 is the embedding, -1 the
             stream after the last norm.
@@ -39,6 +41,7 @@ class BuildOptions:
     max_kv_cache_capacity: int = attrs.field(default=4096, validator=attrs.validators.ge(1))
     max_batch_size: int = attrs.field(default=4, validator=attrs.validators.ge(1))
     prefill_chunk: int = attrs.field(default=256, validator=attrs.validators.ge(1))
+    candidates: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
     components: tuple[str, ...] = ("all",)
     hidden_layers: tuple[int, ...] = ()
     tp_size: int = attrs.field(default=1, validator=attrs.validators.ge(1))

@@ -61,15 +61,22 @@ def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tup
     return np.cos(angles), np.sin(angles)
 
 
-def positions(op: OpBuilder, ids: ir.Value, past: ir.Value, cache: ir.Value, cos: ir.Value, sin: ir.Value) -> Positions:
-    """Causal positions of a call: `ids` [batch, tokens], `past` [batch], any layer's key `cache`."""
-    tokens = op.Squeeze(op.Shape(ids, start=1, end=2), [0])
-    capacity = op.Squeeze(op.Shape(cache, start=2, end=3), [0])
-    # [batch, 1] + [tokens] -> [batch, tokens]
-    query = op.Add(op.Unsqueeze(past, [1]), op.Range(0, tokens, 1), _outputs=["cache_positions"])
-    key = op.Range(0, capacity, 1)
+def positions(
+    op: OpBuilder, ids: ir.Value, past: ir.Value, *, capacity: int, cos: ir.Value, sin: ir.Value
+) -> Positions:
+    """Causal positions of a call: `ids` [batch, tokens], `past` [batch], caches of `capacity` entries.
+
+    Made by counting, not from shapes: a shape is known to the host alone, which keeps a GPU from capturing the call.
+    """
+    index = op.CumSum(ones_like(op, ids), 1, exclusive=1)  # [batch, tokens]: 0, 1, 2 ...
+    query = op.Add(op.Unsqueeze(past, [1]), index, _outputs=["cache_positions"])
+    key = op.initializer(ir.tensor(np.arange(capacity, dtype=np.int64)), name="cache_entries")
     mask = op.LessOrEqual(key, op.Unsqueeze(query, [1, 3]))  # [capacity] <= [batch, 1, tokens, 1]
     return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin)
+
+
+def ones_like(op: OpBuilder, x: ir.Value) -> ir.Value:
+    return op.Add(op.Mul(x, 0), 1)
 
 
 class Attention(nn.Module):

@@ -13,13 +13,14 @@ import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
+from framework.nn.attention import ones_like
 
 
-def sampler_inputs(vocab: int, *, draws: int = 1) -> tuple[TensorSpec, ...]:
+def sampler_inputs(vocab: int, *, candidates: int = 0, draws: int = 1) -> tuple[TensorSpec, ...]:
     """Inputs a network with a `Sampler` has. `noise` is new in each call, the rest holds for a whole request."""
     return (
         TensorSpec(name="noise", dtype="float32", shape=("batch", draws)),
-        TensorSpec(name="candidates", dtype="int64", shape=(1,)),
+        *(() if candidates else (TensorSpec(name="candidates", dtype="int64", shape=(1,)),)),
         TensorSpec(name="temperature", dtype="float32", shape=("batch",)),
         TensorSpec(name="top_k", dtype="int64", shape=("batch",)),
         TensorSpec(name="top_p", dtype="float32", shape=("batch",)),
@@ -29,21 +30,30 @@ def sampler_inputs(vocab: int, *, draws: int = 1) -> tuple[TensorSpec, ...]:
     )
 
 
-def sampler_outputs() -> tuple[TensorSpec, ...]:
+def sampler_outputs(*, candidates: int = 0) -> tuple[TensorSpec, ...]:
     """What a `Sampler` returns, in order."""
+    best = ("batch", candidates or "candidates")
     return (
         TensorSpec(name="token", dtype="int64", shape=("batch", 1)),
-        TensorSpec(name="candidate_ids", dtype="int64", shape=("batch", "candidates")),
-        TensorSpec(name="candidate_logprobs", dtype="float32", shape=("batch", "candidates")),
+        TensorSpec(name="candidate_ids", dtype="int64", shape=best),
+        TensorSpec(name="candidate_logprobs", dtype="float32", shape=best),
     )
 
 
 class Sampler(nn.Module):
     """Next token of each row.
 
+    Args:
+        candidates: best tokens a draw looks at, fixed for an accelerator (TensorRT sorts at most 3,840); 0 lets every
+            call say how many, by the input `candidates`.
+
     Returns `token` int64 [batch, 1] and, best first after penalty and bias, `candidate_ids` int64 and
     `candidate_logprobs` float32 [batch, candidates]: log-probabilities of the network's own distribution.
     """
+
+    def __init__(self, candidates: int = 0) -> None:
+        super().__init__()
+        self.candidates = candidates
 
     def forward(
         self, op: OpBuilder, logits: ir.Value, seen: ir.Value, given: Mapping[str, ir.Value]
@@ -54,14 +64,15 @@ class Sampler(nn.Module):
         penalty = op.Unsqueeze(given["repetition_penalty"], [1])
         penalised = op.Where(op.Greater(raw, 0.0), op.Div(raw, penalty), op.Mul(raw, penalty))
         scores = op.Add(op.Where(op.Greater(seen, 0.0), penalised, raw), given["logit_bias"])
-        best, ids = op.TopK(scores, given["candidates"], axis=-1, largest=1, sorted=1, _outputs=2)  # [batch, k]
+        count = [self.candidates] if self.candidates else given["candidates"]
+        best, ids = op.TopK(scores, count, axis=-1, largest=1, sorted=1, _outputs=2)  # [batch, k]
 
         temperature = op.Unsqueeze(given["temperature"], [1])
         greedy = op.LessOrEqual(temperature, 0.0)
         top = op.Slice(best, [0], [1], [1])  # [batch, 1]
         weight = op.Exp(op.Div(op.Sub(best, top), op.Where(greedy, op.CastLike(1.0, temperature), temperature)))
         top_k = op.Unsqueeze(given["top_k"], [1])
-        rank = op.Range(0, op.Squeeze(given["candidates"], [0]), 1)  # [k]
+        rank = op.CumSum(ones_like(op, ids), 1, exclusive=1)  # [batch, k]: 0, 1, 2 ...
         within_k = op.Or(op.Less(rank, top_k), op.Equal(top_k, 0))
         weight = op.Where(within_k, weight, 0.0)
         before = op.CumSum(weight, 1, exclusive=1)
@@ -77,7 +88,7 @@ class Sampler(nn.Module):
         choice = op.Where(greedy, op.Mul(passed, 0), op.Min(passed, last))
         token = op.GatherElements(ids, choice, axis=1)  # [batch, 1]
 
-        logprobs = op.Sub(op.GatherElements(raw, ids, axis=1), op.ReduceLogSumExp(raw, [1], keepdims=1))
+        logprobs = op.GatherElements(op.LogSoftmax(raw, axis=-1), ids, axis=1)
         return token, ids, logprobs
 
     def _last(self, op: OpBuilder, x: ir.Value) -> ir.Value:

@@ -36,6 +36,7 @@ from framework.nn import (
     sampler_inputs,
     sampler_outputs,
 )
+from framework.nn.attention import ones_like
 from models.llm.config import LLMConfig
 
 
@@ -98,10 +99,20 @@ class CausalLM(nn.Module):
         dtype: of the activations and caches.
         hidden_layers: decoder layers whose output is returned as `hidden.<layer>` [batch, tokens, hidden];
             0 is the embedding, -1 the stream after the final norm (transformers' `hidden_states`).
+        candidates: see `Sampler`.
     """
 
-    def __init__(self, config: LLMConfig, *, capacity: int, dtype: str, hidden_layers: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        config: LLMConfig,
+        *,
+        capacity: int,
+        dtype: str,
+        hidden_layers: Sequence[int] = (),
+        candidates: int = 0,
+    ) -> None:
         super().__init__()
+        self.capacity, self.candidates = capacity, candidates
         self.config, self.dtype, self.hidden_layers = config, dtype, tuple(hidden_layers)
         cos, sin = rotary_tables(config.head_dim, capacity, config.rope)
         self.rotary_cos = _constant(cos, dtype)
@@ -110,7 +121,7 @@ class CausalLM(nn.Module):
         self.lm_head = Linear(config.hidden, config.vocab)
         if config.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
-        self.sampler = Sampler()
+        self.sampler = Sampler(candidates)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Graph inputs, the states last."""
@@ -118,7 +129,7 @@ class CausalLM(nn.Module):
             TensorSpec(name="ids", dtype="int64", shape=("batch", "tokens")),
             TensorSpec(name="past_lengths", dtype="int64", shape=("batch",)),
             TensorSpec(name="token_counts", dtype="int64", shape=("batch",)),
-            *sampler_inputs(self.config.vocab),
+            *sampler_inputs(self.config.vocab, candidates=self.candidates),
             *self._states(),
         )
 
@@ -126,14 +137,14 @@ class CausalLM(nn.Module):
         """Graph outputs, the updated states last."""
         hidden = ("batch", "tokens", self.config.hidden)
         return (
-            *sampler_outputs(),
+            *sampler_outputs(candidates=self.candidates),
             *(TensorSpec(name=f"hidden.{layer}", dtype=self.dtype, shape=hidden) for layer in self.hidden_layers),
             *(attrs.evolve(state, name=f"{state.name}.next") for state in self._states()),
         )
 
     def _states(self) -> tuple[TensorSpec, ...]:
         config = self.config
-        cache = ("batch", config.kv_heads, "capacity", config.head_dim)
+        cache = ("batch", config.kv_heads, self.capacity, config.head_dim)
         return (
             TensorSpec(name="seen", dtype="float32", shape=("batch", config.vocab)),
             *(
@@ -146,15 +157,14 @@ class CausalLM(nn.Module):
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
         ids, past = given["ids"], given["past_lengths"]
         caches = [(given[f"key_cache.{i}"], given[f"value_cache.{i}"]) for i in range(self.config.layers)]
-        at = positions(op, ids, past, caches[0][0], self.rotary_cos, self.rotary_sin)
+        at = positions(op, ids, past, capacity=self.capacity, cos=self.rotary_cos, sin=self.rotary_sin)
         hidden, caches = self.model(op, ids, at, caches)
 
         # Only the last real token of each row needs logits.
         last = op.Unsqueeze(op.Sub(given["token_counts"], 1), [1])  # [batch, 1]
         x = op.GatherND(hidden[-1], last, batch_dims=1)  # [batch, tokens, hidden] -> [batch, hidden]
         logits = self.lm_head(op, x)
-        ones = op.Expand(op.CastLike(1.0, given["seen"]), op.Shape(ids))
-        seen = op.ScatterElements(given["seen"], ids, ones, axis=1)
+        seen = op.ScatterElements(given["seen"], ids, op.CastLike(ones_like(op, ids), given["seen"]), axis=1)
         token, candidates, logprobs = self.sampler(op, logits, seen, given)
 
         outputs = {"token": token, "candidate_ids": candidates, "candidate_logprobs": logprobs, "seen.next": seen}

@@ -90,6 +90,7 @@ class Backbone(Runner):
         super().__init__(stage=stage, config=config or BackboneConfig())
         self._sequences: dict[int, _Sequence] = {}
         self._calls: OrderedDict[tuple[int, int, int, int], Any] = OrderedDict()
+        self._captured: set[tuple[int, int, int, int]] = set()
         self._hidden = {port.id: port.binding for port in stage.emits if port.kind == "hidden"}
 
     def open(self, context: OpenContext) -> None:
@@ -103,7 +104,9 @@ class Backbone(Runner):
         self._engine = open_engine(context.artifact, context.backend)
         caps = self._engine.spec.caps
         self._chunk = min(self.config.prefill_chunk or caps["tokens"], caps["tokens"])
-        self._vocab = caps["candidates"]
+        shapes = {spec.name: spec.shape for spec in self._engine.spec.inputs}
+        self._vocab = int(shapes["logit_bias"][1])
+        self._fixed = 0 if "candidates" in shapes else caps["candidates"]  # best tokens every call looks at
         self._rows = context.batch
         self._states = self._engine.new_states(context.batch)
         self._text = TextProcessor(context.artifact)
@@ -139,6 +142,11 @@ class Backbone(Runner):
         if beyond:
             expected = f"token ids 0 to {self._vocab - 1}"
             raise StageError(Problem(where=f"request {request.index}: logit_bias", got=str(beyond[0]), expected=expected))
+        if self._fixed and _candidates(sampling, self._vocab) > self._fixed:
+            got = f"top_k={sampling.top_k}, num_logprobs={sampling.num_logprobs}"
+            hint = "0 means all; build with a larger build.candidates"
+            expected = f"at most the {self._fixed} best tokens that the engine looks at"
+            raise StageError(Problem(where=f"request {request.index}: sampling", got=got, expected=expected, hint=hint))
         self._sequences[row.index] = _Sequence(row, prompt.ids, sampling, self._text.reply(sampling))
         self._settings.set(row.index, sampling)
         row.details.update(
@@ -203,15 +211,19 @@ class Backbone(Runner):
     def _call(self, start: int, stop: int, tokens: int, sequences: Sequence[_Sequence]) -> Any:
         """A bound call for these rows; kept, for addresses do not change."""
         wanted = max(_candidates(sequence.sampling, self._vocab) for sequence in sequences)
-        candidates = next((n for n in CANDIDATES if wanted <= n < self._vocab), self._vocab)
+        candidates = self._fixed or next((n for n in CANDIDATES if wanted <= n < self._vocab), self._vocab)
         key = (start, stop, tokens, candidates)
         if key not in self._calls:
             if len(self._calls) >= CALLS:
                 old, _ = self._calls.popitem(last=False)
                 self._settings.known.discard(old)
-            dims = {"tokens": tokens, "candidates": candidates}
-            call = self._engine.bind(dims, self._states, slice(start, stop))
-            call.write("candidates", np.array([candidates], np.int64))
+                self._captured.discard(old)
+            if self._fixed:
+                call = self._engine.bind({"tokens": tokens}, self._states, slice(start, stop))
+            else:
+                dims = {"tokens": tokens, "candidates": candidates}
+                call = self._engine.bind(dims, self._states, slice(start, stop))
+                call.write("candidates", np.array([candidates], np.int64))
             self._calls[key] = call
             self._settings.known.add(key)
             self._settings.stale.add(key)
@@ -220,6 +232,9 @@ class Backbone(Runner):
         if key in self._settings.stale:
             self._settings.write(call, start, stop)
             self._settings.stale.discard(key)
+        if tokens == 1 and self._engine.captures and key not in self._captured:
+            call.capture()
+            self._captured.add(key)
         return call
 
     def _run(

@@ -36,8 +36,7 @@ class LLM:
                 caps={
                     "batch": options.max_batch_size,
                     "tokens": options.prefill_chunk,
-                    "capacity": capacity,
-                    "candidates": config.vocab,
+                    "candidates": options.candidates or config.vocab,
                 },
                 opt={"tokens": 1},
                 files=checkpoint.tokenizer_files(),
@@ -105,7 +104,7 @@ def _model(config: LLMConfig, checkpoint: Checkpoint, options: BuildOptions, cap
     from models.llm.network import CausalLM
     from models.llm.weights import IGNORED, IGNORED_WHEN_TIED, official_names
 
-    network = CausalLM(config, capacity=capacity, dtype=dtype, hidden_layers=options.hidden_layers)
+    network = CausalLM(config, capacity=capacity, dtype=dtype, hidden_layers=options.hidden_layers, candidates=options.candidates or 0)
     parameters = {
         name: tuple(parameter.shape)
         for name, parameter in network.named_parameters()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from framework.engines.passes.rewrite import constant, producer, remove_unused
+from framework.engines.passes.rewrite import constant, producer, remove_unused, take_over
 
 DOMAIN = "com.microsoft"
 
@@ -56,18 +56,10 @@ def _fuse(graph: ir.Graph, attention: ir.Node) -> bool:
         name=f"{attention.name}/gqa",
     )
     graph.insert_before(attention, [*new, node])
-    _replace(flat.outputs[0], node.outputs[0])
-    _replace(keys.outputs[0], node.outputs[1])
-    _replace(values.outputs[0], node.outputs[2])
+    take_over(flat.outputs[0], node.outputs[0])
+    take_over(keys.outputs[0], node.outputs[1])
+    take_over(values.outputs[0], node.outputs[2])
     return True
-
-
-def _replace(old: ir.Value, new: ir.Value) -> None:
-    new.shape, new.type = old.shape, old.type
-    if old.is_graph_output():
-        name, old.name = old.name, f"{old.name}.unfused"
-        new.name = name
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
 def _before_heads(value: ir.Value) -> ir.Value:

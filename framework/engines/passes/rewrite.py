@@ -35,6 +35,14 @@ def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
     return node if node is not None and node.op_type == op_type else None
 
 
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Let `new` stand everywhere `old` stood, under its name."""
+    new.shape, new.type = old.shape, old.type
+    name, old.name = old.name, f"{old.name}.replaced"
+    new.name = name
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
 def remove_unused(graph: ir.Graph) -> None:
     """Drop nodes and initializers that nothing reads."""
     for node in reversed(graph):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from framework.engines.passes.rewrite import constant, initializer, remove_unused, transposed_weight
+from framework.engines.passes.rewrite import constant, initializer, remove_unused, take_over, transposed_weight
 
 BLOCK = 32
 DOMAIN = "com.microsoft"
@@ -71,7 +71,8 @@ def _quantise(graph: ir.Graph, bits: int) -> None:
             name=node.name,
         )
         graph.insert_before(node, matmul)
-        _take_over(node, matmul)
+        take_over(node.outputs[0], matmul.outputs[0])
+        graph.remove(node, safe=True)
     for weight, gather in tables.items():
         if weight.shape[1] % BLOCK:
             continue
@@ -90,18 +91,12 @@ def _quantise(graph: ir.Graph, bits: int) -> None:
         shape = constant(graph, f"{weight.name}.row", np.array([0, 0, width], np.int64))
         rows = ir.node("Reshape", [lookup.outputs[0], shape])  # [batch, tokens, blocks, 32] -> [batch, tokens, width]
         graph.insert_before(gather, [lookup, rows])
-        _take_over(gather, rows)
+        take_over(gather.outputs[0], rows.outputs[0])
+        graph.remove(gather, safe=True)
 
 
 def _column(graph: ir.Graph, value: ir.Value) -> ir.Value:
     return constant(graph, f"{value.name}.column", value.const_value.numpy()[..., None])
-
-
-def _take_over(old: ir.Node, new: ir.Node) -> None:
-    new.outputs[0].name = old.outputs[0].name
-    new.outputs[0].shape, new.outputs[0].type = old.outputs[0].shape, old.outputs[0].type
-    ir.convenience.replace_all_uses_with(old.outputs[0], new.outputs[0], replace_graph_outputs=True)
-    old.graph.remove(old, safe=True)
 
 
 def _initializers(graph: ir.Graph, name: str, quantised: Quantised, bits: int) -> list[ir.Value]:
