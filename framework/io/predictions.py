@@ -92,6 +92,7 @@ class Predictions:
     def add(self, entry: Mapping[str, Any]) -> None:
         """Keep one entry (with its `request_idx`)."""
         assert self._file is not None
+        # Half a surrogate pair is no UTF-8; with a backslash it is JSON's own escape of it.
         line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
         offset = self._file.seek(0, os.SEEK_END)
         self._file.write(line)
@@ -101,7 +102,7 @@ class Predictions:
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
         unfinished = self.path.with_name(self.path.name + ".part")
-        with self._file, unfinished.open("w", encoding="utf-8") as out:
+        with self._file, unfinished.open("w", encoding="utf-8", errors="backslashreplace") as out:
             out.writelines(self._document())
             out.flush()
             os.fsync(out.fileno())

@@ -60,10 +60,10 @@ _STREAMING = {"enable": f.FLAG, "codec_chunk_frames": f.whole(0), "talker_prefil
 
 # Accepted, and refused when it asks for something, until a model here can do it.
 _NOT_YET = {
-    "available_lora_weights": "LoRA adapters",
-    "lora_name": "LoRA adapters",
-    "diffusion_config": "text diffusion",
-    "diffusion_max_denoising_steps": "text diffusion",
+    "available_lora_weights": "LoRA adapters are",
+    "lora_name": "LoRA adapters are",
+    "diffusion_config": "text diffusion is",
+    "diffusion_max_denoising_steps": "text diffusion is",
 }
 _READ_ELSEWHERE = frozenset({"requests", "batch_size", "sampling", "messages", *SHORT_FORMS, *_NOT_YET})
 
@@ -221,7 +221,7 @@ class _Settings:
                 continue
             problem = kinds[key].problem(at(where, key), value)
             if problem is None and key in _NOT_YET and value:
-                expected = f"none: {_NOT_YET[key]} are not supported yet"
+                expected = f"none: {_NOT_YET[key]} not supported yet"
                 problem = Problem(where=at(where, key), got=show(value), expected=expected)
             if problem:
                 found.problems.append(problem)
