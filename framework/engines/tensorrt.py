@@ -50,6 +50,7 @@ def compile_plan(
         ir.save(model, Path(scratch) / "model.onnx", external_data="model.onnx.data")
         if not parser.parse_from_file(str(Path(scratch) / "model.onnx")):
             raise ConfigError(_parser_problems(parser, where))
+        _allow_decomposition(trt, network)
         config = builder.create_builder_config()
         if backend.workspace:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, backend.workspace)
@@ -201,6 +202,14 @@ def _parser_problems(parser: Any, where: str) -> list[Problem]:
             )
         )
     return problems or [Problem(where=where, got="a file the parser refuses", expected="an ONNX model")]
+
+
+def _allow_decomposition(trt: Any, network: Any) -> None:
+    """Let attention that no fused kernel serves (fp32, unusual heads) become several kernels instead of an error."""
+    for layer in (network.get_layer(index) for index in range(network.num_layers)):
+        if layer.type == trt.LayerType.ATTENTION_OUTPUT:
+            layer.__class__ = trt.IAttentionOutputLayer  # the package's own way to reach what a layer has of its own
+            layer.attention.decomposable = True
 
 
 def _reason(text: str) -> str:

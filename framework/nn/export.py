@@ -91,7 +91,7 @@ def _check(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Any], e
             problems.append(Problem(where=f"weight {key}", got="nothing", expected=f"a tensor of shape {expected}"))
         elif tuple(weights[key].shape) != expected:
             problems.append(Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected=f"{expected}"))
-    for key in weights.keys() - parameters.keys():
+    for key in sorted(weights.keys() - (parameters.keys() - exempt)):
         problems.append(Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected="no such weight"))
     if problems:
         raise ConfigError(problems)
