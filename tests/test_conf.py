@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from framework.build.family import BuildOptions
 from framework.build.fetch import Source
 from framework.cli.composition import Composer, values_of
 from framework.cli.config import BuildConfig, FetchConfig, InferenceConfig
@@ -97,6 +98,13 @@ def test_every_sampling_setting_can_be_overridden() -> None:
     settings = [field.name for field in attrs.fields(Sampling)]
     assert list(node) == [*settings, *ROLES]
     assert all(list(node[role]) == settings for role in ROLES)
+
+
+def test_every_build_option_can_be_set_by_a_preset_and_by_an_override() -> None:
+    values = composed("build")
+    fields = set(attrs.fields_dict(BuildOptions))
+    assert (set(values["deployment"]["build"]), set(values["build"])) == (fields, fields | {"graph_only"})
+    assert structure(BuildConfig, values, where="").build.options == BuildOptions(), "none.yaml has the defaults"
 
 
 def test_greedy_is_greedy() -> None:
