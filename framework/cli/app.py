@@ -76,6 +76,10 @@ def guarded(action: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of standard output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # an output that cannot be written: a full disk, a folder that is not ours
+        got = error.strerror or str(error)
+        complain(ConfigError(Problem(where=str(error.filename or "output"), got=got, expected="a place to write to")))
+        return 2
 
 
 def complain(error: Exception) -> None:

@@ -222,6 +222,13 @@ def test_a_fault_of_the_whole_file(text: str, message: str, echo: str, capsys: p
     assert not Path("p.json").exists()
 
 
+def test_an_output_that_cannot_be_written(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("taken").touch()
+    assert infer(echo, write_requests({"prompt": "a"}), "output_file=taken/p.json") == 2
+    error = capsys.readouterr().err
+    assert "taken: got " in error and "expected a place to write to" in error and "Traceback" not in error
+
+
 def test_an_interrupt_keeps_what_is_finished(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     requests = write_requests({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c interrupt"}, {"prompt": "d"})
     assert infer(echo, requests, "output_file=p.json") == 130
