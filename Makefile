@@ -10,6 +10,7 @@ BIN    := $(VENV)/bin
 
 PROMPT   ?= What is the capital of France?
 SAMPLING ?= greedy
+BENCH    ?= # e.g. --json bench.json
 
 .PHONY: demo test lint bench clean
 
@@ -25,7 +26,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info outputs
@@ -37,6 +38,14 @@ $(VENV)/.cpu: EXTRAS = cpu
 $(VENV)/.test: EXTRAS = cpu,test,tensorrt-rtx
 $(VENV)/.dev: EXTRAS = cpu,test,dev
 $(VENV)/.bench: EXTRAS = cpu,bench
+
+# llama.cpp is compiled for what this CPU says it has, one by one: -march=native would take AMX too, which many virtual
+# machines name and then forbid. Other processors than x86 list none of these and take llama.cpp's own choice.
+CPU := $(shell grep -m1 ^flags /proc/cpuinfo 2>/dev/null)
+has = $(if $(filter $(1),$(CPU)),-DGGML_$(2)=ON)
+GGML := $(call has,avx,AVX) $(call has,avx2,AVX2) $(call has,fma,FMA) $(call has,f16c,F16C) $(call has,avx512bw,AVX512) \
+	$(call has,avx512vbmi,AVX512_VBMI) $(call has,avx512_vnni,AVX512_VNNI) $(call has,avx512_bf16,AVX512_BF16)
+$(VENV)/.bench: export CMAKE_ARGS = $(if $(strip $(GGML)),-DGGML_NATIVE=OFF $(strip $(GGML)))
 
 $(VENV)/.cpu $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]"
