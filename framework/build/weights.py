@@ -11,6 +11,7 @@ import onnx_ir as ir
 from framework.build.checkpoint import Checkpoint, check_weights
 from framework.build.tensor import Tensor, numpy_dtype
 
+_SMALL = 4096  # bytes
 Names = Sequence[str] | str  # one weight, or several that are stacked along a new first axis
 
 
@@ -54,7 +55,8 @@ def load_weights(
 
 
 def _tensor(tensor: Tensor) -> Any:
-    found = tensor.external()
+    # ONNX's checker is given tensors up to 1,000 bytes and looks for the file of an external one in the working folder.
+    found = tensor.external() if tensor.nbytes > _SMALL else None
     if found is None:
         found = ir.LazyTensor(
             lambda: ir.tensor(np.ascontiguousarray(tensor.array())),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -47,35 +47,20 @@ class LLMConfig:
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any], where: str = "config.json") -> LLMConfig:
-        """Read Llama, Qwen3 and Qwen3-MoE configs as transformers 4 and 5 write them.
+        """Read Llama, Qwen3 and Qwen3-MoE configs as transformers 4 and 5 write them, and as a GGUF file gives them.
 
         Raises:
             ConfigError: every key missing or unsupported.
         """
-        required = (
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "rms_norm_eps",
-        )
-        problems = [
-            Problem(where=f"{where}: {key}", got="nothing", expected="a number") for key in required if key not in config
-        ]
-        if config.get("hidden_act", "silu") != "silu":
-            problems.append(Problem(where=f"{where}: hidden_act", got=repr(config["hidden_act"]), expected="'silu'"))
-        if config.get("use_sliding_window"):
-            problems.append(Problem(where=f"{where}: use_sliding_window", got="true", expected="false"))
+        kind = str(config.get("model_type", ""))
         rope = _rope(config)
-        supported = ("default", "linear", "llama3")
-        if rope["rope_type"] not in supported:
-            problems.append(
-                Problem(where=f"{where}: rope_type", got=repr(rope["rope_type"]), expected=f"one of {', '.join(supported)}")
-            )
+        if "num_local_experts" in config:  # as transformers 5 writes `num_experts`
+            config = {"num_experts": config["num_local_experts"], **config}
+        moe = kind == "qwen3_moe"
+        problems = [*_missing(config, (*_REQUIRED, *(_REQUIRED_MOE if moe else ())), where)]
+        problems += _unsupported(config, rope, where)
         if problems:
             raise ConfigError(problems)
-        qwen3 = str(config.get("model_type", "")).startswith("qwen3")
         heads = config["num_attention_heads"]
         return cls(
             vocab=config["vocab_size"],
@@ -90,9 +75,50 @@ class LLMConfig:
             tied=bool(config.get("tie_word_embeddings", False)),
             attention_bias=bool(config.get("attention_bias", False)),
             mlp_bias=bool(config.get("mlp_bias", False)),
-            qk_norm=qwen3,
-            moe=_moe(config) if "num_experts" in config else None,
+            qk_norm=kind.startswith("qwen3"),
+            moe=_moe(config) if moe else None,
         )
+
+
+_REQUIRED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "rms_norm_eps",
+)
+_REQUIRED_MOE = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+# Rotary types, each with the numbers it needs beside `rope_theta`.
+_ROPE: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
+def _missing(config: Mapping[str, Any], keys: Iterable[str], where: str) -> Iterator[Problem]:
+    for key in keys:
+        value = config.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+            got = "nothing" if value is None else repr(value)
+            yield Problem(where=f"{where}: {key}", got=got, expected="a positive number")
+
+
+def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    only: Mapping[str, tuple[Any, Any]] = {
+        "hidden_act": (config.get("hidden_act", "silu"), "silu"),
+        "use_sliding_window": (config.get("use_sliding_window") or False, False),
+        "partial_rotary_factor": (rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0, 1.0),
+    }
+    for key, (value, expected) in only.items():
+        if value != expected:
+            yield Problem(where=f"{where}: {key}", got=repr(value), expected=repr(expected))
+    kind = rope["rope_type"]
+    if kind in _ROPE:
+        yield from _missing(rope, ("rope_theta", *_ROPE[kind]), f"{where}: rope_parameters")
+    else:
+        yield Problem(where=f"{where}: rope_type", got=repr(kind), expected=f"one of {', '.join(_ROPE)}")
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:

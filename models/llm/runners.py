@@ -345,10 +345,12 @@ def _candidates(sampling: Sampling, vocab: int) -> int:
 
 
 def _contiguous(sequences: Sequence[_Sequence]) -> list[list[_Sequence]]:
-    """Split rows, sorted by index, into runs without a gap."""
+    """Split rows into runs without a gap. A prompt that goes on is read alone: GroupQueryAttention takes several rows
+    of several tokens only while their caches are empty."""
     groups: list[list[_Sequence]] = []
     for sequence in sorted(sequences, key=lambda sequence: sequence.row.index):
-        if groups and groups[-1][-1].row.index + 1 == sequence.row.index:
+        last = groups[-1][-1] if groups else None
+        if last and last.row.index + 1 == sequence.row.index and not last.length and not sequence.length:
             groups[-1].append(sequence)
         else:
             groups.append([sequence])
