@@ -39,10 +39,12 @@ class TextProcessor:
         """Render and encode; `options` as in `Request.options`.
 
         Raises:
-            StageError: no messages, no text in them, or a template that refuses them.
+            StageError: no messages, no text in them, something else than text, or a template that refuses them.
             ConfigError: a chat template is asked for and the checkpoint has none.
         """
-        if not any(_text(message).strip() or not isinstance(message.get("content"), str) for message in messages):
+        if media := [problem for number, message in enumerate(messages) for problem in _media(number, message)]:
+            raise StageError(media)
+        if not any(_text(message).strip() for message in messages):
             raise StageError(Problem(where="messages", got="no text", expected="a message with text in it"))
         if not options.get("apply_chat_template", True):
             text = "".join(_text(message) for message in messages)
@@ -99,3 +101,11 @@ def _text(message: Message) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content or () if part.get("type") == "text")
+
+
+def _media(number: int, message: Message) -> list[Problem]:
+    """The parts of a message that are no text; a template might drop them or write a placeholder that means nothing."""
+    content = message.get("content")
+    kinds = [] if isinstance(content, str) else [part.get("type") for part in content or ()]
+    where, expected = f"messages[{number}].content", "text, which is all this model takes"
+    return [Problem(where=where, got=f"a part of type {kind!r}", expected=expected) for kind in kinds if kind != "text"]

@@ -26,7 +26,12 @@ from framework.graph.files import load
 from models.llm.runners import Backbone
 from models.llm.topology import LLM
 
-QUESTIONS = ("What is the capital of France?", "Name three colours.", "Why is the sky blue?", "Write a poem about rain.")
+QUESTIONS = (
+    "What is the capital of France?",
+    "Name three colours.",
+    "Why is the sky blue?",
+    "Write a poem about rain.",
+)
 FAMILIES = {"LlamaForCausalLM": LLM(), "Qwen3ForCausalLM": LLM(), "Qwen3MoeForCausalLM": LLM()}
 
 
@@ -70,7 +75,11 @@ def step_ms(folder: Path, backend: Backend, rows: int, captured: bool) -> float:
 
     with open_engine(folder, backend) as engine:
         states = engine.new_states(rows)
-        dims = {"tokens": 1} if "candidates" not in {s.name for s in engine.spec.inputs} else {"tokens": 1, "candidates": 1}
+        dims = (
+            {"tokens": 1}
+            if "candidates" not in {s.name for s in engine.spec.inputs}
+            else {"tokens": 1, "candidates": 1}
+        )
         call = engine.bind(dims, states, slice(0, rows), shared={"token": "ids"})
         call.write("past_lengths", np.full(rows, 256, np.int64))
         call.write("token_counts", np.ones(rows, np.int64))
@@ -99,7 +108,9 @@ def main() -> None:
     for size in (1, 4):
         ids, seconds = replies(folder, cuda, size)
         equal = sum(a == b for a, b in zip(ids, wanted, strict=True))
-        print(f"cuda fp32, {size} a cohort: {equal} of {len(wanted)} replies equal the CPU's, {seconds:.2f} s", flush=True)
+        print(
+            f"cuda fp32, {size} a cohort: {equal} of {len(wanted)} replies equal the CPU's, {seconds:.2f} s", flush=True
+        )
     for precision, engine in (("fp32", folder), ("fp16", built(model, root / "cuda16", cuda, "fp16"))):
         for rows in (1, 4):
             plain, graph = step_ms(engine, cuda, rows, False), step_ms(engine, cuda, rows, True)

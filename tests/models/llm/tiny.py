@@ -207,5 +207,3 @@ def hidden_of(result: Result, port: str) -> Any:
 
 def details(result: Result) -> Mapping[str, Any]:
     return result.stages["thinker"].details
-
-
