@@ -31,7 +31,12 @@ def _fuse(graph: ir.Graph, attention: ir.Node) -> bool:
     back = next((use.node for use in attention.outputs[0].uses()), None)  # Transpose, then Reshape to 3-D
     if rotary is None or keys is None or values is None or key_rotary is None or back is None:
         return False
-    if "cache_positions" not in (rotary.inputs[3].name or "") or back.op_type != "Transpose":
+    at = rotary.inputs[3]
+    causal = producer(attention.inputs[3], "LessOrEqual")  # another mask would be lost
+    query = producer(causal.inputs[1], "Unsqueeze") if causal else None
+    if query is None or query.inputs[0] is not at or key_rotary.inputs[3] is not at:
+        return False
+    if "cache_positions" not in (at.name or "") or back.op_type != "Transpose":
         return False
     flat = next(use.node for use in back.outputs[0].uses())
 

@@ -1,0 +1,102 @@
+"""Networks for the passes, and ONNX Runtime to run them before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+from onnxscript import OpBuilder, nn
+
+from framework.engines.base import TensorSpec
+from framework.nn import Embedding, Linear, export
+from models.llm.config import LLMConfig
+from models.llm.network import CausalLM
+
+Array = np.ndarray[Any, Any]
+CAPACITY = 24
+CONFIG = LLMConfig(
+    vocab=50,
+    hidden=64,
+    intermediate=96,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    rms_eps=1e-5,
+    rope={"rope_theta": 1e4, "rope_type": "default"},
+    tied=False,
+)
+
+
+def run(model: ir.Model, **feeds: Array) -> dict[str, Array]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+class Net(nn.Module):
+    def __init__(self, width: int, tied: bool) -> None:
+        super().__init__()
+        self.embed = Embedding(10, width)
+        self.inner = Linear(width, width)
+        self.head = Linear(width, 10)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
+        x = self.inner(op, self.embed(op, given["ids"]))
+        return {"x": x, "y": self.head(op, x)}
+
+
+def tiny_model(*, width: int = 64, tied: bool = False) -> tuple[ir.Model, dict[str, Array]]:
+    """ids -> x (embedding, linear layer), y (output layer); and the weights by layer."""
+    rng = np.random.default_rng(4)
+    weights = {"embed": (10, width), "inner": (width, width)} | ({} if tied else {"head": (10, width)})
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    inputs = [TensorSpec(name="ids", dtype="int64", shape=("batch", "tokens"))]
+    outputs = [
+        TensorSpec(name=name, dtype="float32", shape=("batch", "tokens", size))
+        for name, size in (("x", width), ("y", 10))
+    ]
+    tensors = {f"{name}.weight": ir.tensor(array) for name, array in arrays.items()}
+    return export(Net(width, tied), inputs, outputs, tensors), arrays
+
+
+def decoder(config: LLMConfig = CONFIG, hidden_layers: tuple[int, ...] = ()) -> ir.Model:
+    """A whole language model of random weights, before any pass; equal in every call."""
+    network = CausalLM(config, capacity=CAPACITY, dtype="float32", hidden_layers=hidden_layers)
+    rng = np.random.default_rng(6)
+    weights = {
+        name: ir.tensor((rng.standard_normal(tuple(p.shape)) / p.shape[-1] ** 0.5).astype(np.float32))
+        for name, p in network.named_parameters()
+        if p.const_value is None and not (config.tied and name == "lm_head.weight")
+    }
+    return export(network, network.inputs(), network.outputs(), weights)
+
+
+def decoder_feeds(model: ir.Model, *, past: int | list[int], tokens: int, candidates: int = 8) -> dict[str, Array]:
+    """Inputs of two rows with random caches."""
+    rng = np.random.default_rng(8)
+    dims = {"batch": 2, "tokens": tokens}
+    feeds: dict[str, Array] = {}
+    for value in model.graph.inputs:
+        assert value.name is not None and value.shape is not None and value.dtype is not None
+        shape = [dim if isinstance(dim, int) else dims[str(dim.value)] for dim in value.shape]
+        feeds[value.name] = rng.random(shape).astype(value.dtype.numpy())
+    lengths = np.broadcast_to(np.asarray(past), 2)
+    return feeds | {
+        "ids": rng.integers(0, 50, (2, tokens)),
+        "past_lengths": np.ascontiguousarray(lengths),
+        "token_counts": np.full(2, tokens),
+        "candidates": np.array([candidates]),
+        "top_k": np.zeros(2, np.int64),
+        "top_p": np.ones(2, np.float32),
+        "repetition_penalty": np.ones(2, np.float32),
+        "seen": np.zeros((2, 50), np.float32),
+    }
