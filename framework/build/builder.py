@@ -56,7 +56,7 @@ def build(
         for component in components:
             progress(f"{component.name}: reading weights")
             model = component.model(dtype)
-            model.metadata_props["precision"] = options.precision
+            model.metadata_props.setdefault("precision", options.precision)  # an imported network has its own
             target = folder / component.artifact
             target.mkdir(parents=True, exist_ok=True)
             progress(f"{component.name}: compiling for {backend.name}")
@@ -96,7 +96,8 @@ def graph_only(model_path: Path, engine_dir: Path, *, families: Mapping[str, Fam
     if not components:
         expected = f"{manifest.FILE_NAME} in it, in {', '.join(BACKBONE_FOLDERS[1:])} or in a component's own folder"
         raise ConfigError(Problem(where=str(engine_dir), got="no engine", expected=expected))
-    found = family.topology(components, checkpoint, None)
+    # The engine in front of the others says what it was built with: its hidden states are ports of the graph.
+    found = family.topology(components, checkpoint, _recorded(engine_dir / next(iter(components.values()))))
     if isinstance(found, str):
         return found
     stages = tuple(_with_caps(stage, engine_dir) for stage in found.stages)
@@ -192,6 +193,15 @@ def _discover(engine_dir: Path) -> dict[str, str]:
     return {name: place for name, place in places.items() if place is not None}
 
 
+def _recorded(folder: Path) -> BuildOptions:
+    """Options that an engine was built with."""
+    from framework.schema import structure
+
+    names = {field.name for field in attrs.fields(BuildOptions)}
+    built = {name: value for name, value in manifest.read(folder).options.items() if name in names}
+    return structure(BuildOptions, built, where=f"{folder / manifest.FILE_NAME}: options")
+
+
 def _with_caps(stage: Any, engine_dir: Path) -> Any:
     """A stage with the caps that its engine was built with."""
     if not stage.artifact:
@@ -199,5 +209,3 @@ def _with_caps(stage: Any, engine_dir: Path) -> Any:
     record = manifest.read(engine_dir / stage.artifact)
     capacity = record.options.get("max_kv_cache_capacity", stage.max_seq)
     return attrs.evolve(stage, max_batch=record.spec.caps.get("batch", stage.max_batch), max_seq=capacity)
-
-

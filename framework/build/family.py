@@ -89,4 +89,5 @@ class Family(Protocol):
         self, components: Mapping[str, str], checkpoint: Any, options: BuildOptions | None
     ) -> Topology | str:
         """Stages for the components that exist (name -> artifact folder), or the reason why they make no graph.
-        `options` is None when the graph of existing engines is written (`build.graph_only=true`)."""
+        `options` are those of the build; of the backbone's own build when the graph of existing engines is written
+        (`build.graph_only=true`), and None when nothing is known of it."""
