@@ -1,0 +1,71 @@
+"""What a build of hibari makes: two engines in one folder, and a graph of the one stage that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from framework.build.checkpoint import Checkpoint
+from framework.build.family import BuildOptions, Component, Topology
+from framework.errors import ConfigError, Problem
+from framework.graph.model import Input, Port, Source, Stage
+from models.hibari import network
+from models.hibari.config import ENCODER, MAX_STEPS, MAX_TOKENS
+
+NAME = "tts"
+
+
+class Hibari:
+    """The `hibari` family: see `framework.build.family.Family`. The checkpoint is the package's ONNX file."""
+
+    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+        if options.precision != "int8":
+            hint = "build.precision=int8"
+            expected = "int8, in which the network is published"
+            raise ConfigError(Problem(where="build.precision", got=options.precision, expected=expected, hint=hint))
+        where = str(checkpoint.path)
+        return [
+            Component(
+                name=NAME,
+                artifact=NAME,
+                model=lambda dtype: network.decoder(_published(checkpoint), where),
+                states={},
+                caps={"tokens": MAX_TOKENS, "steps": MAX_STEPS, "frames": network.FRAMES_PER_STEP * MAX_STEPS},
+            ),
+            Component(
+                name=ENCODER,
+                artifact=f"{NAME}/{ENCODER}",
+                model=lambda dtype: network.text_encoder(_published(checkpoint), where),
+                states={},
+                caps={"tokens": MAX_TOKENS},
+            ),
+        ]
+
+    def topology(
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+    ) -> Topology | str:
+        if NAME not in components:
+            return f"no {NAME} component was built"
+        if strangers := sorted(components.keys() - {NAME, ENCODER}):
+            return f"no stage runs the component {', '.join(strangers)}"
+        stage = speaker_stage(components[NAME], Source("request", "messages"), options)
+        return Topology(stages=(stage,), terminals=(Source(NAME, "audio"),))
+
+
+def speaker_stage(artifact: str, text: Source, options: BuildOptions | None) -> Stage:
+    """The stage that speaks what comes from `text`: a request field, or the text port of another stage."""
+    return Stage(
+        id=NAME,
+        runner="hibari.speaker",
+        artifact=artifact,
+        kind="iterative",
+        inputs=(Input(name="text", source=text),),
+        emits=(Port(id="audio", kind="audio", transport="chunk_stream", terminal=True),),
+        max_batch=options.max_batch_size if options else 1,
+    )
+
+
+def _published(checkpoint: Checkpoint) -> Any:
+    import onnx_ir as ir
+
+    return ir.load(checkpoint.path)
