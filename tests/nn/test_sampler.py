@@ -24,8 +24,13 @@ def make(candidates: int = 0, dtype: str = "float32") -> Layer:
     inputs: dict[str, Any] = {s.name: (s.dtype, s.shape) for s in sampler_inputs(VOCAB, candidates=candidates)}
     return Layer(
         Sampler(candidates),
-        lambda op, sampler, given: sampler(op, given["logits"], given["seen"], given),
-        inputs={"logits": (dtype, ("batch", VOCAB)), "seen": ("float32", ("batch", VOCAB)), **inputs},
+        lambda op, sampler, given: sampler(op, given["logits"], given["history"], given["lengths"], given),
+        inputs={
+            "logits": (dtype, ("batch", VOCAB)),
+            "history": ("int64", ("batch", "entries")),
+            "lengths": ("int64", ("batch",)),
+            **inputs,
+        },
         outputs={"token": ("int64", 2), "ids": ("int64", 2), "logprobs": ("float32", 2)},
         weights={},
     )
@@ -51,8 +56,7 @@ def draw(
 ) -> tuple[Array, Array, Array]:
     """One row of equal settings for each number of `noise`: tokens [n], candidate ids and log-probabilities [n, k]."""
     n = len(noise)
-    seen, added = np.zeros((2, VOCAB), np.float32)
-    seen[SEEN] = 1
+    added = np.zeros(VOCAB, np.float32)
     for token, value in (bias or {}).items():
         added[token] = value
 
@@ -61,7 +65,9 @@ def draw(
 
     token, ids, logprobs = run(
         logits=rows(logits, logits.dtype),
-        seen=rows(seen),
+        # Behind a row's own tokens lie those of an earlier request, which are not to be penalised.
+        history=rows([*SEEN, *range(VOCAB)], np.int64),
+        lengths=rows(len(SEEN), np.int64),
         noise=noise.astype(np.float32)[:, None],
         **({} if candidates is None else {"candidates": np.array([candidates])}),
         temperature=rows(temperature),
@@ -182,7 +188,8 @@ def test_temperature_0_takes_the_best_after_penalty_and_bias(sampler: Layer, set
 def test_rows_have_their_own_settings(sampler: Layer) -> None:
     token, _, _ = sampler(
         logits=np.tile(LOGITS, (3, 1)),
-        seen=np.zeros((3, VOCAB), np.float32),
+        history=np.zeros((3, 4), np.int64),
+        lengths=np.ones(3, np.int64),
         noise=np.full((3, 1), 0.99, np.float32),
         candidates=np.array([VOCAB]),
         temperature=np.array([0, 1, 1], np.float32),

@@ -41,11 +41,11 @@ def run(model: ir.Model, **feeds: Array) -> dict[str, Array]:
 
 
 class Net(nn.Module):
-    def __init__(self, width: int, tied: bool) -> None:
+    def __init__(self, width: int, inner: int, tied: bool) -> None:
         super().__init__()
         self.embed = Embedding(10, width)
-        self.inner = Linear(width, width)
-        self.head = Linear(width, 10)
+        self.inner = Linear(width, inner)
+        self.head = Linear(inner, 10)
         if tied:
             self.head.weight = self.embed.weight
 
@@ -54,18 +54,21 @@ class Net(nn.Module):
         return {"x": x, "y": self.head(op, x)}
 
 
-def tiny_model(*, width: int = 64, tied: bool = False) -> tuple[ir.Model, dict[str, Array]]:
+def tiny_model(*, width: int = 64, tied: bool = False, inner: Array | None = None) -> tuple[ir.Model, dict[str, Array]]:
     """ids -> x (embedding, linear layer), y (output layer); and the weights by layer."""
     rng = np.random.default_rng(4)
-    weights = {"embed": (10, width), "inner": (width, width)} | ({} if tied else {"head": (10, width)})
-    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    size = width if inner is None else len(inner)
+    shapes = {"embed": (10, width), "inner": (size, width)} | ({} if tied else {"head": (10, size)})
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    if inner is not None:
+        arrays["inner"] = inner
     inputs = [TensorSpec(name="ids", dtype="int64", shape=("batch", "tokens"))]
     outputs = [
         TensorSpec(name=name, dtype="float32", shape=("batch", "tokens", size))
-        for name, size in (("x", width), ("y", 10))
+        for name, width in (("x", size), ("y", 10))
     ]
     tensors = {f"{name}.weight": ir.tensor(array) for name, array in arrays.items()}
-    return export(Net(width, tied), inputs, outputs, tensors), arrays
+    return export(Net(arrays["embed"].shape[1], size, tied), inputs, outputs, tensors), arrays
 
 
 def decoder(config: LLMConfig = CONFIG, hidden_layers: tuple[int, ...] = ()) -> ir.Model:
@@ -98,5 +101,5 @@ def decoder_feeds(model: ir.Model, *, past: int | list[int], tokens: int, candid
         "top_k": np.zeros(2, np.int64),
         "top_p": np.ones(2, np.float32),
         "repetition_penalty": np.ones(2, np.float32),
-        "seen": np.zeros((2, 50), np.float32),
+        "history": rng.integers(0, 50, (2, CAPACITY)),
     }

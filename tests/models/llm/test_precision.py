@@ -73,9 +73,9 @@ def test_weights_of_few_bits_stay_close(workshop: Any, name: str, precision: str
 
 
 def dequantised(weight: Any, bits: int) -> Any:
-    quants, scales, zeros = round_blocks(weight, bits)
-    blocks = quants.reshape(*scales.shape, 32).astype(np.float32) - zeros[..., None].astype(np.float32)
-    return (blocks * scales[..., None]).reshape(weight.shape)
+    rounded = round_blocks(weight, bits)
+    blocks = rounded.quants.reshape(*rounded.scales.shape, 32).astype(np.float32) - rounded.zeros[..., None]
+    return (blocks * rounded.scales[..., None]).reshape(weight.shape)
 
 
 def cosine(a: Any, b: Any) -> float:
