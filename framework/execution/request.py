@@ -31,9 +31,14 @@ class Request:
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
     def sampling_for(self, role: str, defaults: Mapping[str, Any] | None = None) -> Sampling:
-        """Settings of one role: built-in values, overlaid by `defaults`, then `default`, then the role's own."""
+        """Settings of one role: built-in values, overlaid by `defaults`, then by what was given for the role.
+
+        Settings without a role are the backbone's (`default`); of these only the seed is for every role: a talker that
+        became greedy with its thinker would never end.
+        """
         given = self.sampling
-        return Sampling(**{**(defaults or {}), **given.get("default", {}), **given.get(role, {})})
+        seed = {key: value for key, value in given.get("default", {}).items() if key == "seed"}
+        return Sampling(**{**(defaults or {}), **seed, **given.get(role, {})})
 
 
 @attrs.frozen(kw_only=True)

@@ -56,14 +56,17 @@ class Sampler(nn.Module):
         self.candidates = candidates
 
     def forward(
-        self, op: OpBuilder, logits: ir.Value, seen: ir.Value, given: Mapping[str, ir.Value]
+        self,
+        op: OpBuilder,
+        logits: ir.Value,
+        history: ir.Value,
+        lengths: ir.Value,
+        given: Mapping[str, ir.Value],
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """logits [batch, vocab], seen float32 [batch, vocab] (1 for tokens the penalty applies to), `given` by the
-        names of `sampler_inputs`."""
+        """logits [batch, vocab]; history int64 [batch, entries], of which the first `lengths` int64 [batch], at least
+        one, are tokens the penalty applies to; `given` by the names of `sampler_inputs`."""
         raw = op.Cast(logits, to=ir.DataType.FLOAT)
-        penalty = op.Unsqueeze(given["repetition_penalty"], [1])
-        penalised = op.Where(op.Greater(raw, 0.0), op.Div(raw, penalty), op.Mul(raw, penalty))
-        scores = op.Add(op.Where(op.Greater(seen, 0.0), penalised, raw), given["logit_bias"])
+        scores = op.Add(self._penalised(op, raw, history, lengths, given["repetition_penalty"]), given["logit_bias"])
         count = [self.candidates] if self.candidates else given["candidates"]
         best, ids = op.TopK(scores, count, axis=-1, largest=1, sorted=1, _outputs=2)  # [batch, k]
 
@@ -90,6 +93,18 @@ class Sampler(nn.Module):
 
         logprobs = op.GatherElements(op.LogSoftmax(raw, axis=-1), ids, axis=1)
         return token, ids, logprobs
+
+    def _penalised(
+        self, op: OpBuilder, raw: ir.Value, history: ir.Value, lengths: ir.Value, penalty: ir.Value
+    ) -> ir.Value:
+        # Only tokens of the history are touched; its unused entries repeat the first token, which changes nothing.
+        entry = op.CumSum(ones_like(op, history), 1, exclusive=1)
+        first = op.Slice(history, [0], [1], [1])
+        ids = op.Where(op.Less(entry, op.Unsqueeze(lengths, [1])), history, first)  # [batch, entries]
+        found = op.GatherElements(raw, ids, axis=1)
+        penalty = op.Unsqueeze(penalty, [1])
+        changed = op.Where(op.Greater(found, 0.0), op.Div(found, penalty), op.Mul(found, penalty))
+        return op.ScatterElements(raw, ids, changed, axis=1)
 
     def _last(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         return op.Slice(x, [-1], [2**31 - 1], [1])  # [batch, k] -> [batch, 1]

@@ -36,7 +36,6 @@ from framework.nn import (
     sampler_inputs,
     sampler_outputs,
 )
-from framework.nn.attention import ones_like
 from models.llm.config import LLMConfig
 
 
@@ -146,7 +145,7 @@ class CausalLM(nn.Module):
         config = self.config
         cache = ("batch", config.kv_heads, self.capacity, config.head_dim)
         return (
-            TensorSpec(name="seen", dtype="float32", shape=("batch", config.vocab)),
+            TensorSpec(name="history", dtype="int64", shape=("batch", self.capacity)),
             *(
                 TensorSpec(name=f"{kind}_cache.{layer}", dtype=self.dtype, shape=cache)
                 for layer in range(config.layers)
@@ -164,10 +163,11 @@ class CausalLM(nn.Module):
         last = op.Unsqueeze(op.Sub(given["token_counts"], 1), [1])  # [batch, 1]
         x = op.GatherND(hidden[-1], last, batch_dims=1)  # [batch, tokens, hidden] -> [batch, hidden]
         logits = self.lm_head(op, x)
-        seen = op.ScatterElements(given["seen"], ids, op.CastLike(ones_like(op, ids), given["seen"]), axis=1)
-        token, candidates, logprobs = self.sampler(op, logits, seen, given)
+        history = op.ScatterElements(given["history"], at.ids, ids, axis=1)  # token ids, beside the caches
+        lengths = op.Add(past, given["token_counts"])
+        token, candidates, logprobs = self.sampler(op, logits, history, lengths, given)
 
-        outputs = {"token": token, "candidate_ids": candidates, "candidate_logprobs": logprobs, "seen.next": seen}
+        outputs = {"token": token, "candidate_ids": candidates, "candidate_logprobs": logprobs, "history.next": history}
         for layer, (keys, values) in enumerate(caches):
             outputs[f"key_cache.{layer}.next"], outputs[f"value_cache.{layer}.next"] = keys, values
         for layer in self.hidden_layers:

@@ -182,9 +182,6 @@ class Backbone(Runner):
         parts = [sequence.prompt[sequence.length : sequence.length + self._chunk] for sequence in group]
         width = max(map(len, parts))
         ids = np.array([[*part, *[part[-1]] * (width - len(part))] for part in parts], np.int64)
-        for sequence in group:
-            if not sequence.length:  # what the row's last request left behind
-                self._states.clear(slice(sequence.row.index, sequence.row.index + 1), names=("seen",))
         call = self._call(start, stop, width, group)
         self._run(call, ids, [s.length for s in group], [len(part) for part in parts], group, start, stop)
         for sequence, part in zip(group, parts, strict=True):

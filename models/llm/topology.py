@@ -12,6 +12,7 @@ from framework.graph.model import Input, Port, Source, Stage
 from models.llm.config import LLMConfig
 
 NAME = "llm"
+TOKENIZER = "tokenizer.json"
 
 
 class LLM:
@@ -20,9 +21,12 @@ class LLM:
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         config = LLMConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
         _check_layers(config, options)
+        files = checkpoint.tokenizer_files()
+        if TOKENIZER not in files:
+            raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
         # The last call of a row may write up to a whole chunk behind its last token.
         capacity = options.max_kv_cache_capacity + options.prefill_chunk
-        states = {"seen": "seen.next"} | {
+        states = {"history": "history.next"} | {
             f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
             for layer in range(config.layers)
             for kind in ("key", "value")
@@ -36,10 +40,10 @@ class LLM:
                 caps={
                     "batch": options.max_batch_size,
                     "tokens": options.prefill_chunk,
-                    "candidates": options.candidates or config.vocab,
+                    "candidates": _candidates(config, options) or config.vocab,
                 },
                 opt={"tokens": 1},
-                files=checkpoint.tokenizer_files(),
+                files=files,
             )
         ]
 
@@ -51,9 +55,7 @@ class LLM:
         encoders = {"audio", "visual"}
         if strangers := sorted(components.keys() - {NAME} - encoders):
             return f"no stage runs the component {', '.join(strangers)}"
-        return Topology(
-            stages=(backbone_stage(components, options),), terminals=(Source("thinker", "text"),)
-        )
+        return Topology(stages=(backbone_stage(components, options),), terminals=(Source("thinker", "text"),))
 
 
 def backbone_stage(components: Mapping[str, str], options: BuildOptions | None) -> Stage:
@@ -84,6 +86,11 @@ def backbone_stage(components: Mapping[str, str], options: BuildOptions | None) 
     )
 
 
+def _candidates(config: LLMConfig, options: BuildOptions) -> int:
+    """Best tokens that every call looks at; 0 when each call says it."""
+    return min(options.candidates or 0, config.vocab)
+
+
 def _check_layers(config: LLMConfig, options: BuildOptions) -> None:
     where = "build.hidden_layers"
     problems = [
@@ -104,7 +111,13 @@ def _model(config: LLMConfig, checkpoint: Checkpoint, options: BuildOptions, cap
     from models.llm.network import CausalLM
     from models.llm.weights import IGNORED, IGNORED_WHEN_TIED, official_names
 
-    network = CausalLM(config, capacity=capacity, dtype=dtype, hidden_layers=options.hidden_layers, candidates=options.candidates or 0)
+    network = CausalLM(
+        config,
+        capacity=capacity,
+        dtype=dtype,
+        hidden_layers=options.hidden_layers,
+        candidates=_candidates(config, options),
+    )
     parameters = {
         name: tuple(parameter.shape)
         for name, parameter in network.named_parameters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def faults(*overrides: str, command: str = "inference") -> list[str]:
         ("sampling.talker.topk=1", "(did you mean 'sampling.talker.top_k'?)"),
         ("smapling=greedy", "(did you mean 'sampling'?)"),
         ("sampling=greddy", "sampling: got 'greddy', expected a file of conf/sampling (did you mean 'greedy'?)"),
-        ("deployment=gpt", "deployment: got 'gpt', expected a file of conf/deployment (valid: none, smollm2)"),
+        ("deployment=gpt", "deployment: got 'gpt', expected a file of conf/deployment (valid: "),
         ("+experiment=smollm2_greddy", "(did you mean 'smollm2_greedy'?)"),
         ("sampling.top_k=f(", "sampling.top_k: got 'f(', expected a value, a list or a mapping"),
         ("sampling.top_k=1,2", "sampling.top_k: got '1,2', expected one value (-m runs each of several"),
@@ -87,6 +88,6 @@ def test_explain_covers_every_value() -> None:
 def test_help_shows_groups_and_commented_settings() -> None:
     with Composer("inference") as composer:
         text = composer.help()
-    assert "deployment: none, smollm2" in text
+    assert re.search(r"deployment: .*none, .*smollm2", text)
     assert "prompt: null # text; any punctuation may stand in it" in text
     assert "$" not in text.replace("${", "")

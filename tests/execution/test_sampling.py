@@ -77,11 +77,16 @@ def request(**sampling: Any) -> Request:
     return Request(index=0, fields={}, sampling=sampling)
 
 
-def test_a_role_is_resolved_over_default_over_the_runner_over_built_in_values() -> None:
+def test_a_role_is_resolved_over_the_runner_over_built_in_values() -> None:
     asked = request(default={"top_k": 5, "seed": 9}, talker={"top_k": 7})
     talker = asked.sampling_for("talker", {"top_k": 3, "seed": 3, "temperature": 0.6})
     assert (talker.top_k, talker.seed, talker.temperature, talker.top_p) == (7, 9, 0.6, 0.8)
-    assert asked.sampling_for("code_predictor").top_k == 5
+
+
+def test_of_the_backbone_s_settings_only_the_seed_is_for_every_role() -> None:
+    asked = request(default={"temperature": 0.0, "seed": 9})
+    predictor = asked.sampling_for("code_predictor", {"temperature": 0.9})
+    assert (predictor.temperature, predictor.seed) == (0.9, 9)
 
 
 def test_seed_bias_and_stop_are_a_request_s_own_and_all_else_is_batch_wide() -> None:

@@ -1,13 +1,14 @@
 """How weights are stored: 4 and 8 bits in blocks (MatMulNBits, GatherBlockQuantized), or 16 bits.
 
-Activations stay fp32 on the CPU. Blocks of 32 that a checkpoint brings quantised are carried over; where the operator's
-integer zero point cannot hold a block's own minimum, the minimum is rounded to it (see `carry_over`).
+Activations stay fp32 on the CPU. Blocks of 32 that a checkpoint brings quantised are carried over, not rounded again
+(`carry_over`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy as np
 import onnx_ir as ir
 
@@ -15,8 +16,25 @@ from framework.engines.passes.rewrite import constant, initializer, remove_unuse
 
 BLOCK = 32
 DOMAIN = "com.microsoft"
+_TABLE_READERS = ("RotaryEmbedding", "GroupQueryAttention")  # what they read is computed, not a weight: it stays exact
 Array = np.ndarray[Any, Any]
-Quantised = tuple[Array, Array, Array | None]  # quants uint8 [n, k], scales float32 [n, k/32], zero points uint8 or None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Quantised:
+    """A weight [n, k] in blocks of 32: w = (quants - zeros) * scales + offsets.
+
+    Attributes:
+        quants: uint8 [n, k].
+        scales: float32 [n, k / 32].
+        zeros: uint8 [n, k / 32].
+        offsets: float32 [n, k / 32], what an integer zero point cannot hold of a block's minimum; None when nothing.
+    """
+
+    quants: Array
+    scales: Array
+    zeros: Array
+    offsets: Array | None = None
 
 
 def store_weights(model: ir.Model) -> ir.Model:
@@ -36,6 +54,8 @@ def _halve(graph: ir.Graph, dtype: ir.DataType) -> None:
     for value in list(graph.initializers.values()):
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
+            continue
+        if any(use.node.op_type in _TABLE_READERS for use in value.uses()):
             continue
         half = ir.LazyTensor(
             lambda tensor=tensor: ir.tensor(tensor.numpy().astype(dtype.numpy())), dtype=dtype, shape=tensor.shape
@@ -60,12 +80,17 @@ def _quantise(graph: ir.Graph, bits: int) -> None:
             continue
         # A table that is also the output layer keeps 8 bits: both read the same bytes.
         wide = 8 if weight in tables else bits
-        if weight not in stored:
-            stored[weight] = _initializers(graph, weight.name, quantise(weight.const_value, wide), wide)
-        n, k = (int(dim) for dim in weight.shape)
+        x, n, k = node.inputs[0], int(weight.shape[0]), int(weight.shape[1])
+        quantised = quantise(weight.const_value, wide)
+        if quantised.offsets is not None:
+            x, quantised = _append_sums(graph, node, quantised, wide)
+            k += k // BLOCK
+        values = _initializers(graph, weight.name, quantised, wide)
+        if weight in tables:
+            stored[weight] = values
         matmul = ir.node(
             "MatMulNBits",
-            [node.inputs[0], *stored[weight]],
+            [x, *values],
             {"K": k, "N": n, "bits": wide, "block_size": BLOCK, "accuracy_level": 4},
             domain=DOMAIN,
             name=node.name,
@@ -74,41 +99,59 @@ def _quantise(graph: ir.Graph, bits: int) -> None:
         take_over(node.outputs[0], matmul.outputs[0])
         graph.remove(node, safe=True)
     for weight, gather in tables.items():
-        if weight.shape[1] % BLOCK:
-            continue
-        if weight not in stored:
-            stored[weight] = _initializers(graph, weight.name, quantise(weight.const_value, 8), 8)
-        # The lookup reads the output layer's own blocks, [entries, blocks, 32]; only scales come in a second shape.
-        width = int(weight.shape[1])
-        scales = [_column(graph, value) for value in stored[weight][1:]]
-        lookup = ir.node(
-            "GatherBlockQuantized",
-            [stored[weight][0], gather.inputs[1], *scales],
-            {"gather_axis": 0, "quantize_axis": 2, "block_size": BLOCK, "bits": 8},
-            domain=DOMAIN,
-            name=gather.name,
-        )
-        shape = constant(graph, f"{weight.name}.row", np.array([0, 0, width], np.int64))
-        rows = ir.node("Reshape", [lookup.outputs[0], shape])  # [batch, tokens, blocks, 32] -> [batch, tokens, width]
-        graph.insert_before(gather, [lookup, rows])
-        take_over(gather.outputs[0], rows.outputs[0])
-        graph.remove(gather, safe=True)
+        if weight.shape[1] % BLOCK == 0:
+            values = stored.get(weight) or _initializers(graph, weight.name, quantise(weight.const_value, 8), 8)
+            _look_up(graph, gather, values, width=int(weight.shape[1]))
 
 
-def _column(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    return constant(graph, f"{value.name}.column", value.const_value.numpy()[..., None])
+def _append_sums(graph: ir.Graph, node: ir.Node, weight: Quantised, bits: int) -> tuple[ir.Value, Quantised]:
+    """Let the product itself add the offsets: x W' = [x, sums of x by block] [W, offsets]'.
+
+    The offsets are at most half a step, and are rounded in blocks of their own: what is lost is a 30th of a step.
+    """
+    blocks = weight.scales.shape[1]
+    by_block = graph.initializers.get("by_block") or constant(graph, "by_block", np.array([0, 0, -1, BLOCK], np.int64))
+    axis = graph.initializers.get("last_axis") or constant(graph, "last_axis", np.array([-1], np.int64))
+    split = ir.node("Reshape", [node.inputs[0], by_block])
+    sums = ir.node("ReduceSum", [split.outputs[0], axis], {"keepdims": 0})  # [..., k] -> [..., blocks]
+    both = ir.node("Concat", [node.inputs[0], sums.outputs[0]], {"axis": -1})
+    graph.insert_before(node, [split, sums, both])
+    extra = round_blocks(np.pad(weight.offsets, ((0, 0), (0, -blocks % BLOCK))), bits)
+    joined = Quantised(
+        quants=np.concatenate([weight.quants, extra.quants], axis=1),
+        scales=np.concatenate([weight.scales, extra.scales], axis=1),
+        zeros=np.concatenate([weight.zeros, extra.zeros], axis=1),
+    )
+    return both.outputs[0], joined
 
 
-def _initializers(graph: ir.Graph, name: str, quantised: Quantised, bits: int) -> list[ir.Value]:
-    quants, scales, zeros = quantised
-    n, k = quants.shape
-    packed = pack(quants, bits).reshape(n, k // BLOCK, BLOCK * bits // 8)
+def _look_up(graph: ir.Graph, gather: ir.Node, values: list[ir.Value], width: int) -> None:
+    """Rows of a table out of the output layer's own blocks, [entries, blocks, 32]; only scales and zeros are stored in
+    a second shape."""
+    columns = [constant(graph, f"{value.name}.column", value.const_value.numpy()[..., None]) for value in values[1:]]
+    lookup = ir.node(
+        "GatherBlockQuantized",
+        [values[0], gather.inputs[1], *columns],
+        {"gather_axis": 0, "quantize_axis": 2, "block_size": BLOCK, "bits": 8},
+        domain=DOMAIN,
+        name=gather.name,
+    )
+    shape = constant(graph, f"{values[0].name}.row", np.array([0, 0, width], np.int64))
+    rows = ir.node("Reshape", [lookup.outputs[0], shape])  # [batch, tokens, blocks, 32] -> [batch, tokens, width]
+    graph.insert_before(gather, [lookup, rows])
+    take_over(gather.outputs[0], rows.outputs[0])
+    graph.remove(gather, safe=True)
+
+
+def _initializers(graph: ir.Graph, name: str, weight: Quantised, bits: int) -> list[ir.Value]:
+    n, k = weight.quants.shape
+    packed = pack(weight.quants, bits).reshape(n, k // BLOCK, BLOCK * bits // 8)
     values = [
         initializer(graph, f"{name}.q{bits}", ir.tensor(packed)),
-        initializer(graph, f"{name}.scale", ir.tensor(scales)),
+        initializer(graph, f"{name}.scale", ir.tensor(weight.scales)),
     ]
-    if zeros is not None:
-        values.append(initializer(graph, f"{name}.zero", ir.tensor(pack(zeros, bits))))
+    if (weight.zeros != 1 << (bits - 1)).any():  # the operator's own zero point
+        values.append(initializer(graph, f"{name}.zero", ir.tensor(pack(weight.zeros, bits))))
     return values
 
 
@@ -125,57 +168,66 @@ def quantise(tensor: ir.TensorProtocol, bits: int) -> Quantised:
     """Blocks of a weight [n, k]: carried over where the checkpoint has them, else rounded here."""
     if parts := tensor.meta.get("parts"):
         done = [quantise(part, bits) for part in parts]
-        if all(zeros is None for _, _, zeros in done):
-            return np.concatenate([q for q, _, _ in done]), np.concatenate([s for _, s, _ in done]), None
-        default = 1 << (bits - 1)
-        zeros = [np.full(s.shape, default, np.uint8) if z is None else z for _, s, z in done]
-        return np.concatenate([q for q, _, _ in done]), np.concatenate([s for _, s, _ in done]), np.concatenate(zeros)
+        offsets = None
+        if any(part.offsets is not None for part in done):
+            offsets = np.concatenate([np.zeros_like(p.scales) if p.offsets is None else p.offsets for p in done])
+        return Quantised(
+            quants=np.concatenate([part.quants for part in done]),
+            scales=np.concatenate([part.scales for part in done]),
+            zeros=np.concatenate([part.zeros for part in done]),
+            offsets=offsets,
+        )
     blocks = tensor.meta["blocks"]() if "blocks" in tensor.meta else None
     carried = carry_over(blocks, bits) if blocks is not None else None
-    if carried is not None:
-        return carried
-    values = tensor.numpy().astype(np.float32)
-    return round_blocks(values, bits)
+    return carried or round_blocks(tensor.numpy().astype(np.float32), bits)
 
 
 def carry_over(blocks: Any, bits: int) -> Quantised | None:
     """Blocks of 32 of a checkpoint (Q4_0, Q4_1, Q8_0) as the operator wants them; None where they do not fit.
 
-    Q4_0 and Q8_0 are carried exactly. Q4_1 is q * scale + min; the operator has (q - zero) * scale with an integer
-    zero. In 8 bits the scale is divided by 16, so the minimum moves by at most a 32nd of the old step; in 4 bits by at
-    most half of it.
+    Q4_0 and Q8_0 have a zero point of their own kind and are exact. Q4_1 is q * scale + min, where the operator has
+    (q - zero) * scale with an integer zero: in 4 bits what is over goes to `offsets`; in 8 bits the scale is divided by
+    16, so that rounding the zero moves a block by at most a 32nd of its old step.
     """
     scales = blocks.scales.astype(np.float32)
     if blocks.format == "Q8_0" and bits == 8:
-        return (blocks.quants.astype(np.int16) + 128).astype(np.uint8), scales, None
+        return _exact(blocks.quants.astype(np.int16) + 128, scales, zero=128)
     if blocks.format == "Q4_0":
-        if bits == 4:
-            return blocks.quants, scales, None
-        return (blocks.quants.astype(np.int16) + 120).astype(np.uint8), scales, None
-    if blocks.format == "Q4_1":
-        factor = 16 if bits == 8 else 1
-        top = 255 if bits == 8 else 15
-        step = scales / factor
-        with np.errstate(divide="ignore", invalid="ignore"):
-            zeros = -blocks.mins.astype(np.float32) / step  # not finite for a block of one value
-        inside = (step > 0) & (zeros >= 0) & (zeros <= top)
-        if not inside.all():  # a block whose values all have one sign: round that block alone, from its values
-            return _mixed(blocks, bits, step, zeros, inside, factor)
-        return blocks.quants * np.uint8(factor), step, np.rint(zeros).astype(np.uint8)
-    return None
-
-
-def _mixed(blocks: Any, bits: int, step: Array, zeros: Array, inside: Array, factor: int) -> Quantised:
-    n, k = blocks.quants.shape
-    values = blocks.quants.reshape(n, -1, BLOCK) * blocks.scales.astype(np.float32)[..., None]
-    values = (values + blocks.mins.astype(np.float32)[..., None]).reshape(n, k)
-    quants, scales, own = round_blocks(values, bits)
-    take = np.repeat(inside, BLOCK, axis=1)
-    return (
-        np.where(take, blocks.quants * np.uint8(factor), quants),
-        np.where(inside, step, scales),
-        np.where(inside, np.rint(np.where(inside, zeros, 0)), own).astype(np.uint8),
+        return _exact(blocks.quants.astype(np.int16) + (1 << (bits - 1)) - 8, scales, zero=1 << (bits - 1))
+    if blocks.format != "Q4_1":
+        return None
+    factor, top = (16, 255) if bits == 8 else (1, 15)
+    mins, step = blocks.mins.astype(np.float32), scales / factor
+    zeros = np.rint(np.clip(-mins / np.where(step > 0, step, 1), 0, top))
+    offsets = mins + zeros * step
+    far = np.abs(offsets) > step * 0.501  # blocks whose range does not reach zero
+    if bits == 8 and far.any():
+        return None
+    carried = Quantised(
+        quants=blocks.quants * np.uint8(factor),
+        scales=step,
+        zeros=zeros.astype(np.uint8),
+        offsets=offsets if bits == 4 else None,
     )
+    return _with_rounded(carried, far) if far.any() else carried
+
+
+def _with_rounded(weight: Quantised, far: Array) -> Quantised:
+    """The weight with some of its blocks rounded anew: their large offsets would coarsen those of their neighbours."""
+    n, k = weight.quants.shape
+    blocked = weight.quants.reshape(n, -1, BLOCK).astype(np.float32) - weight.zeros[..., None]
+    values = blocked * weight.scales[..., None] + weight.offsets[..., None]
+    rounded = round_blocks(values.reshape(n, k), 4)
+    return Quantised(
+        quants=np.where(np.repeat(far, BLOCK, axis=1), rounded.quants, weight.quants),
+        scales=np.where(far, rounded.scales, weight.scales),
+        zeros=np.where(far, rounded.zeros, weight.zeros),
+        offsets=np.where(far, 0, weight.offsets),
+    )
+
+
+def _exact(quants: Array, scales: Array, *, zero: int) -> Quantised:
+    return Quantised(quants=quants.astype(np.uint8), scales=scales, zeros=np.full(scales.shape, zero, np.uint8))
 
 
 def round_blocks(values: Array, bits: int) -> Quantised:
@@ -186,7 +238,7 @@ def round_blocks(values: Array, bits: int) -> Quantised:
     high = np.maximum(blocked.max(axis=2), 0.0)
     top = (1 << bits) - 1
     scale = (high - low) / top
-    safe = np.where(scale > 0, scale, 1.0)
-    zero = np.clip(np.rint(-low / safe), 0, top)
-    quants = np.clip(np.rint(blocked / safe[..., None]) + zero[..., None], 0, top).astype(np.uint8)
-    return quants.reshape(n, k), safe.astype(np.float32), zero.astype(np.uint8)
+    scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
+    zero = np.clip(np.rint(-low / scale), 0, top)
+    quants = np.clip(np.rint(blocked / scale[..., None]) + zero[..., None], 0, top)
+    return Quantised(quants=quants.reshape(n, k).astype(np.uint8), scales=scale, zeros=zero.astype(np.uint8))
