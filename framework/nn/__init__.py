@@ -1,7 +1,7 @@
 """Layers shared by all networks, on `onnxscript.nn`, in standard ONNX operators of opset 24."""
 
 from framework.nn.attention import Attention, Positions, positions, rotary_tables
-from framework.nn.export import export
+from framework.nn.export import export, shape_of
 from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm
 from framework.nn.moe import Experts, MoE
 from framework.nn.sampler import Sampler, sampler_inputs, sampler_outputs
@@ -21,4 +21,5 @@ __all__ = [
     "rotary_tables",
     "sampler_inputs",
     "sampler_outputs",
+    "shape_of",
 ]

@@ -55,9 +55,9 @@ def export(
     for key, parameter in parameters.items():
         if key in constants or key in tied:
             continue
-        if parameter.dtype == ir.DataType.FLOAT:
+        if dtype_of(parameter) == ir.DataType.FLOAT:
             parameter.type = ir.TensorType(DTYPES[dtype])
-        parameter.const_value = _as_dtype(weights[key], parameter.dtype, key)
+        parameter.const_value = _as_dtype(weights[key], dtype_of(parameter), key)
 
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
     builder = GraphBuilder(graph)
@@ -75,6 +75,17 @@ def export(
     return model
 
 
+def shape_of(parameter: nn.Parameter) -> tuple[int, ...]:
+    """Shape of a parameter; every dimension is a number."""
+    assert parameter.shape is not None
+    return tuple(int(dim) for dim in parameter.shape.numpy())
+
+
+def dtype_of(parameter: nn.Parameter) -> ir.DataType:
+    assert parameter.dtype is not None
+    return parameter.dtype
+
+
 def _aliases(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
     """Keys whose parameter is the same object as an earlier key's (tied weights), with that earlier key."""
     first: dict[int, str] = {}
@@ -84,15 +95,19 @@ def _aliases(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
 def _check(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Any], exempt: set[str]) -> None:
     problems = []
     for key, parameter in parameters.items():
-        expected = tuple(parameter.shape)
+        expected = shape_of(parameter)
         if key in exempt:
             continue
         if key not in weights:
             problems.append(Problem(where=f"weight {key}", got="nothing", expected=f"a tensor of shape {expected}"))
         elif tuple(weights[key].shape) != expected:
-            problems.append(Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected=f"{expected}"))
+            problems.append(
+                Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected=f"{expected}")
+            )
     for key in sorted(weights.keys() - (parameters.keys() - exempt)):
-        problems.append(Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected="no such weight"))
+        problems.append(
+            Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected="no such weight")
+        )
     if problems:
         raise ConfigError(problems)
 

@@ -53,11 +53,11 @@ class TextProcessor:
         if self._template is None:
             hint = "apply_chat_template=false sends the text as it is"
             raise ConfigError(Problem(where=str(self._folder), got="no chat template", expected="one", hint=hint))
-        thinking = {"enable_thinking": bool(options.get("enable_thinking", False))}
+        thinking = bool(options.get("enable_thinking", False))
         generate = bool(options.get("add_generation_prompt", True))
-        text = self._template.render(messages, add_generation_prompt=generate, **thinking)
+        text = self._template.render(messages, add_generation_prompt=generate, enable_thinking=thinking)
         system = [message for message in messages if message.get("role") == "system"]
-        rendered = self._template.render(system, add_generation_prompt=False, **thinking) if system else ""
+        rendered = self._template.render(system, add_generation_prompt=False) if system else ""
         return Prompt(ids=tuple(self.tokenizer.encode(text)), text=text, system=rendered)
 
     def reply(self, sampling: Sampling) -> Reply:

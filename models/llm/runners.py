@@ -111,7 +111,9 @@ class Backbone(Runner):
         self._states = self._engine.new_states(context.batch)
         self._text = TextProcessor(context.artifact)
         names = {spec.name for spec in self._engine.spec.outputs}
-        self._hidden = {port: self._binding(port, binding, names, context.artifact) for port, binding in self._hidden.items()}
+        self._hidden = {
+            port: self._binding(port, binding, names, context.artifact) for port, binding in self._hidden.items()
+        }
         self._settings = _Settings(context.batch, self._vocab)
 
     def _binding(self, port: str, binding: str, outputs: set[str], artifact: Path) -> str:
@@ -141,7 +143,9 @@ class Backbone(Runner):
         beyond = [token for token in sampling.logit_bias if not 0 <= token < self._vocab]
         if beyond:
             expected = f"token ids 0 to {self._vocab - 1}"
-            raise StageError(Problem(where=f"request {request.index}: logit_bias", got=str(beyond[0]), expected=expected))
+            raise StageError(
+                Problem(where=f"request {request.index}: logit_bias", got=str(beyond[0]), expected=expected)
+            )
         if self._fixed and _candidates(sampling, self._vocab) > self._fixed:
             got = f"top_k={sampling.top_k}, num_logprobs={sampling.num_logprobs}"
             hint = "0 means all; build with a larger build.candidates"
@@ -280,7 +284,7 @@ class Backbone(Runner):
         """Take the token into the reply; end the row where the reply ends."""
         sequence.last = token
         sequence.generated += 1
-        port = sequence.row.outputs["text"] if "text" in sequence.row.outputs else None
+        port = sequence.row.outputs.get("text")
         reason = None
         if token in self._text.tokenizer.eos_ids:
             text, reason = sequence.reply.flush(), "end-of-sequence"

@@ -107,7 +107,7 @@ def _check_layers(config: LLMConfig, options: BuildOptions) -> None:
 
 def _model(config: LLMConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
     from framework.build.weights import load_weights
-    from framework.nn import export
+    from framework.nn import export, shape_of
     from models.llm.network import CausalLM
     from models.llm.weights import IGNORED, IGNORED_WHEN_TIED, official_names
 
@@ -119,7 +119,7 @@ def _model(config: LLMConfig, checkpoint: Checkpoint, options: BuildOptions, cap
         candidates=_candidates(config, options),
     )
     parameters = {
-        name: tuple(parameter.shape)
+        name: shape_of(parameter)
         for name, parameter in network.named_parameters()
         if parameter.const_value is None and not (config.tied and name == "lm_head.weight")
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from framework.engines.passes.rewrite import constant, producer, remove_unused, take_over
+from framework.engines.passes.rewrite import Graph, Node, Value, constant, producer, remove_unused, take_over
 
 DOMAIN = "com.microsoft"
 
@@ -23,7 +23,7 @@ def fuse_attention(model: ir.Model) -> ir.Model:
     return model
 
 
-def _fuse(graph: ir.Graph, attention: ir.Node) -> bool:
+def _fuse(graph: Graph, attention: Node) -> bool:
     rotary = producer(attention.inputs[0], "RotaryEmbedding")
     keys = producer(attention.inputs[1], "TensorScatter")
     values = producer(attention.inputs[2], "TensorScatter")
@@ -48,8 +48,10 @@ def _fuse(graph: ir.Graph, attention: ir.Node) -> bool:
         q, k, v = split.inputs[0], None, None
     node = ir.node(
         "GroupQueryAttention",
-        [_flat(graph, attention, q), _flat(graph, attention, k), _flat(graph, attention, v)]
-        + [keys.inputs[0], values.inputs[0], lengths, total, rotary.inputs[1], rotary.inputs[2]],
+        [
+            *(_flat(graph, attention, value) for value in (q, k, v)),
+            *(keys.inputs[0], values.inputs[0], lengths, total, rotary.inputs[1], rotary.inputs[2]),
+        ],
         {
             "num_heads": _heads(rotary.inputs[0]),
             "kv_num_heads": int(keys.inputs[0].shape[1]),
@@ -67,14 +69,14 @@ def _fuse(graph: ir.Graph, attention: ir.Node) -> bool:
     return True
 
 
-def _before_heads(value: ir.Value) -> ir.Value:
+def _before_heads(value: Value) -> Value:
     """The [batch, tokens, heads * d] or [batch, tokens, heads, d] value that was split into heads and transposed."""
     x = producer(value, "Transpose").inputs[0]
     reshape = producer(x, "Reshape")
     return reshape.inputs[0] if reshape is not None else x
 
 
-def _heads(transposed: ir.Value) -> int:
+def _heads(transposed: Value) -> int:
     reshape = producer(producer(transposed, "Transpose").inputs[0], "Reshape")
     norm = producer(producer(transposed, "Transpose").inputs[0], "RMSNormalization")
     if norm is not None:
@@ -82,7 +84,7 @@ def _heads(transposed: ir.Value) -> int:
     return int(reshape.inputs[1].const_value.numpy()[2])
 
 
-def _flat(graph: ir.Graph, before: ir.Node, value: ir.Value | None) -> ir.Value | None:
+def _flat(graph: Graph, before: Node, value: Value | None) -> Value | None:
     """[batch, tokens, heads, d] (behind a norm per head) -> [batch, tokens, heads * d]."""
     if value is None or producer(value, "RMSNormalization") is None:
         return value
@@ -92,7 +94,7 @@ def _flat(graph: ir.Graph, before: ir.Node, value: ir.Value | None) -> ir.Value 
     return reshape.outputs[0]
 
 
-def _lengths(graph: ir.Graph, past: ir.Value, positions: ir.Value) -> tuple[ir.Value, ir.Value, list[ir.Node]]:
+def _lengths(graph: Graph, past: Value, positions: Value) -> tuple[Value, Value, list[Node]]:
     """`seqlens_k` int32 [batch] (last entry of each row) and `total_sequence_length` int32 scalar, made once.
 
     All tokens of a call count as real: entries behind a row's last real token are overwritten by its next call.

@@ -7,13 +7,13 @@ from collections import defaultdict
 import numpy as np
 import onnx_ir as ir
 
-from framework.engines.passes.rewrite import constant, initializer, transposed_weight
+from framework.engines.passes.rewrite import Graph, Node, Tensor, Value, constant, initializer, transposed_weight
 
 
 def pack_siblings(model: ir.Model) -> ir.Model:
     """MatMul(x, Wᵢᵀ) for several i -> Split(MatMul(x, [W₁; W₂; ...]ᵀ)). Biases stay behind the split."""
     graph = model.graph
-    by_input: dict[ir.Value, list[ir.Node]] = defaultdict(list)
+    by_input: dict[Value, list[Node]] = defaultdict(list)
     for node in graph:
         if node.op_type == "MatMul" and (weight := transposed_weight(node)) is not None and len(weight.uses()) == 1:
             by_input[node.inputs[0]].append(node)
@@ -23,10 +23,12 @@ def pack_siblings(model: ir.Model) -> ir.Model:
     return model
 
 
-def _pack(graph: ir.Graph, x: ir.Value, nodes: list[ir.Node]) -> None:
+def _pack(graph: Graph, x: Value, nodes: list[Node]) -> None:
     weights = [transposed_weight(node) for node in nodes]
     first, last = weights[0], weights[-1]
-    packed = initializer(graph, f"{first.name}+{last.name.rsplit('.', 2)[-2]}", stack_rows([w.const_value for w in weights]))
+    packed = initializer(
+        graph, f"{first.name}+{last.name.rsplit('.', 2)[-2]}", stack_rows([w.const_value for w in weights])
+    )
     transpose = ir.node("Transpose", [packed], {"perm": [1, 0]})
     matmul = ir.node("MatMul", [x, transpose.outputs[0]])
     rows = [w.shape[0] for w in weights]
@@ -41,7 +43,7 @@ def _pack(graph: ir.Graph, x: ir.Value, nodes: list[ir.Node]) -> None:
         del graph.initializers[weight.name]
 
 
-def stack_rows(tensors: list[ir.TensorProtocol]) -> ir.LazyTensor:
+def stack_rows(tensors: list[Tensor]) -> ir.LazyTensor:
     """[n₁, k], [n₂, k] ... -> [n₁ + n₂ + ..., k], read when saved; its parts stay known for the quantiser."""
     stacked = ir.LazyTensor(
         lambda: ir.tensor(np.concatenate([t.numpy() for t in tensors])),

@@ -6,13 +6,24 @@ Activations stay fp32 on the CPU. Blocks of 32 that a checkpoint brings quantise
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 import onnx_ir as ir
 
-from framework.engines.passes.rewrite import constant, initializer, remove_unused, take_over, transposed_weight
+from framework.engines.passes.rewrite import (
+    Graph,
+    Node,
+    Tensor,
+    Value,
+    constant,
+    initializer,
+    remove_unused,
+    take_over,
+    transposed_weight,
+)
 
 BLOCK = 32
 DOMAIN = "com.microsoft"
@@ -49,7 +60,7 @@ def store_weights(model: ir.Model) -> ir.Model:
     return model
 
 
-def _halve(graph: ir.Graph, dtype: ir.DataType) -> None:
+def _halve(graph: Graph, dtype: ir.DataType) -> None:
     """Every matrix is stored in 16 bits and widened when the engine loads: the CPU computes in fp32."""
     for value in list(graph.initializers.values()):
         tensor = value.const_value
@@ -57,9 +68,7 @@ def _halve(graph: ir.Graph, dtype: ir.DataType) -> None:
             continue
         if any(use.node.op_type in _TABLE_READERS for use in value.uses()):
             continue
-        half = ir.LazyTensor(
-            lambda tensor=tensor: ir.tensor(tensor.numpy().astype(dtype.numpy())), dtype=dtype, shape=tensor.shape
-        )
+        half = ir.LazyTensor(partial(_rounded, tensor, dtype), dtype=dtype, shape=ir.Shape(tensor.shape))
         stored = initializer(graph, f"{value.name}.half", half)
         cast = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT})
         value.replace_all_uses_with(cast.outputs[0])
@@ -67,13 +76,17 @@ def _halve(graph: ir.Graph, dtype: ir.DataType) -> None:
         del graph.initializers[value.name]
 
 
-def _quantise(graph: ir.Graph, bits: int) -> None:
+def _rounded(tensor: Tensor, dtype: ir.DataType) -> Tensor:
+    return ir.tensor(tensor.numpy().astype(dtype.numpy()))
+
+
+def _quantise(graph: Graph, bits: int) -> None:
     tables = {
         node.inputs[0]: node
         for node in graph
         if node.op_type == "Gather" and node.inputs[0].is_initializer() and len(node.inputs[0].shape) == 2
     }
-    stored: dict[ir.Value, list[ir.Value]] = {}
+    stored: dict[Value, list[Value]] = {}
     for node in list(graph):
         weight = transposed_weight(node) if node.op_type == "MatMul" else None
         if weight is None or weight.shape[1] % BLOCK:
@@ -104,18 +117,19 @@ def _quantise(graph: ir.Graph, bits: int) -> None:
             _look_up(graph, gather, values, width=int(weight.shape[1]))
 
 
-def _append_sums(graph: ir.Graph, node: ir.Node, weight: Quantised, bits: int) -> tuple[ir.Value, Quantised]:
+def _append_sums(graph: Graph, node: Node, weight: Quantised, bits: int) -> tuple[Value, Quantised]:
     """Let the product itself add the offsets: x W' = [x, sums of x by block] [W, offsets]'.
 
     The offsets are at most half a step, and are rounded in blocks of their own: what is lost is a 30th of a step.
     """
-    blocks = weight.scales.shape[1]
-    by_block = graph.initializers.get("by_block") or constant(graph, "by_block", np.array([0, 0, -1, BLOCK], np.int64))
-    axis = graph.initializers.get("last_axis") or constant(graph, "last_axis", np.array([-1], np.int64))
-    split = ir.node("Reshape", [node.inputs[0], by_block])
-    sums = ir.node("ReduceSum", [split.outputs[0], axis], {"keepdims": 0})  # [..., k] -> [..., blocks]
+    assert weight.offsets is not None
+    k, blocks = weight.quants.shape[1], weight.scales.shape[1]
+    name = f"blocks_of.{k}"
+    if (members := graph.initializers.get(name)) is None:
+        members = constant(graph, name, np.repeat(np.eye(blocks, dtype=np.float32), BLOCK, axis=0))
+    sums = ir.node("MatMul", [node.inputs[0], members])  # [..., k] -> [..., blocks]
     both = ir.node("Concat", [node.inputs[0], sums.outputs[0]], {"axis": -1})
-    graph.insert_before(node, [split, sums, both])
+    graph.insert_before(node, [sums, both])
     extra = round_blocks(np.pad(weight.offsets, ((0, 0), (0, -blocks % BLOCK))), bits)
     joined = Quantised(
         quants=np.concatenate([weight.quants, extra.quants], axis=1),
@@ -125,7 +139,7 @@ def _append_sums(graph: ir.Graph, node: ir.Node, weight: Quantised, bits: int) -
     return both.outputs[0], joined
 
 
-def _look_up(graph: ir.Graph, gather: ir.Node, values: list[ir.Value], width: int) -> None:
+def _look_up(graph: Graph, gather: Node, values: list[Value], width: int) -> None:
     """Rows of a table out of the output layer's own blocks, [entries, blocks, 32]; only scales and zeros are stored in
     a second shape."""
     columns = [constant(graph, f"{value.name}.column", value.const_value.numpy()[..., None]) for value in values[1:]]
@@ -143,7 +157,7 @@ def _look_up(graph: ir.Graph, gather: ir.Node, values: list[ir.Value], width: in
     graph.remove(gather, safe=True)
 
 
-def _initializers(graph: ir.Graph, name: str, weight: Quantised, bits: int) -> list[ir.Value]:
+def _initializers(graph: Graph, name: str, weight: Quantised, bits: int) -> list[Value]:
     n, k = weight.quants.shape
     packed = pack(weight.quants, bits).reshape(n, k // BLOCK, BLOCK * bits // 8)
     values = [
@@ -161,10 +175,11 @@ def pack(values: Array, bits: int) -> Array:
         return values
     if values.shape[1] % 2:
         values = np.pad(values, ((0, 0), (0, 1)))
-    return values[:, 0::2] | (values[:, 1::2] << 4)
+    packed: Array = values[:, 0::2] | (values[:, 1::2] << 4)
+    return packed
 
 
-def quantise(tensor: ir.TensorProtocol, bits: int) -> Quantised:
+def quantise(tensor: Tensor, bits: int) -> Quantised:
     """Blocks of a weight [n, k]: carried over where the checkpoint has them, else rounded here."""
     if parts := tensor.meta.get("parts"):
         done = [quantise(part, bits) for part in parts]
@@ -214,6 +229,7 @@ def carry_over(blocks: Any, bits: int) -> Quantised | None:
 
 def _with_rounded(weight: Quantised, far: Array) -> Quantised:
     """The weight with some of its blocks rounded anew: their large offsets would coarsen those of their neighbours."""
+    assert weight.offsets is not None
     n, k = weight.quants.shape
     blocked = weight.quants.reshape(n, -1, BLOCK).astype(np.float32) - weight.zeros[..., None]
     values = blocked * weight.scales[..., None] + weight.offsets[..., None]
