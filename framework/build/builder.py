@@ -142,7 +142,9 @@ def activation_dtype(precision: str, backend: str) -> str:
     if precision in ("int4", "int8"):
         expected = "fp32, fp16 or bf16"
         hint = "4- and 8-bit weights run on backend=cpu"
-        raise ConfigError(Problem(where="build.precision", got=f"{precision} on {backend}", expected=expected, hint=hint))
+        raise ConfigError(
+            Problem(where="build.precision", got=f"{precision} on {backend}", expected=expected, hint=hint)
+        )
     return {"fp16": "float16", "bf16": "bfloat16"}[precision]
 
 

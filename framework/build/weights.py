@@ -56,7 +56,7 @@ def load_weights(
 
 def _tensor(tensor: Tensor) -> Any:
     # ONNX's checker is given tensors up to 1,000 bytes and looks for the file of an external one in the working folder.
-    found = tensor.external() if tensor.nbytes > _SMALL else None
+    found: Any = tensor.external() if tensor.nbytes > _SMALL else None
     if found is None:
         found = ir.LazyTensor(
             lambda: ir.tensor(np.ascontiguousarray(tensor.array())),

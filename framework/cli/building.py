@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import attrs
+
+from framework.build.family import BuildOptions, Family
 from framework.cli.config import BuildConfig, Deployment, Paths
 from framework.cli.instances import PREFIXES, families, safe_instantiate
 from framework.errors import ConfigError, Problem
 from framework.graph.model import FILE_NAME, Graph
+from framework.schema import show
 
 
 def say(line: str) -> None:
@@ -22,6 +28,11 @@ def engine_dir(config: BuildConfig) -> Path:
         hint = "deployment=NAME brings one, or engine_dir=DIR"
         raise ConfigError(Problem(where="engine_dir", got="nothing", expected="a folder of engines", hint=hint))
     return config.engine_dir.expanduser()
+
+
+def fetch_all(deployment: Deployment, paths: Paths) -> list[Path]:
+    """Weights of the preset, or of each of its parts."""
+    return [fetch_weights(part, paths) for part in deployment.parts.values() or (deployment,)]
 
 
 def fetch_weights(deployment: Deployment, paths: Paths) -> Path:
@@ -52,6 +63,8 @@ def build(config: BuildConfig, prefixes: tuple[str, ...] = PREFIXES) -> Graph | 
     if config.build.graph_only:
         return builder.graph_only(checkpoint(config), target, families=families_table)
     backend = safe_instantiate(config.backend, "backend", prefixes)
+    if config.deployment.parts:
+        return _build_parts(config, target, families_table, backend)
     return builder.build(
         checkpoint(config),
         target,
@@ -62,6 +75,49 @@ def build(config: BuildConfig, prefixes: tuple[str, ...] = PREFIXES) -> Graph | 
     )
 
 
+def _build_parts(config: BuildConfig, target: Path, table: Mapping[str, Family], backend: Any) -> Graph:
+    from framework.build.joining import Part, build_joined
+
+    _no_options_of_one(config)
+    parts = {
+        name: Part(
+            model=fetch_weights(part, config.paths) if part.model_dir is None else part.model_dir.expanduser(),
+            options=part.options,
+        )
+        for name, part in config.deployment.parts.items()
+    }
+    return build_joined(
+        parts, target, stages=config.deployment.stages, families=table, backend=backend, progress=say
+    )
+
+
+def _no_options_of_one(config: BuildConfig) -> None:
+    """Raise ConfigError for what is given as if the deployment had one checkpoint."""
+    names = list(config.deployment.parts)
+    hint = f"deployment.parts.{names[0]}.build.KEY=VALUE"
+    expected = f"nothing: this deployment is made of {', '.join(names)}"
+    problems = []
+    if config.model_dir is not None:
+        problems.append(Problem(where="model_dir", got=f"'{config.model_dir}'", expected=expected, hint=hint))
+    usual = config.deployment.options
+    for field in attrs.fields(BuildOptions):
+        value = getattr(config.build, field.name)
+        if value != getattr(usual, field.name):
+            problems.append(Problem(where=f"build.{field.name}", got=show(value), expected=expected, hint=hint))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _stale(config: BuildConfig, folder: Path, backend: Any) -> str | None:
+    from framework.build import builder, joining
+
+    if not config.deployment.parts:
+        return builder.stale(folder, options=config.build.options, backend=backend)
+    _no_options_of_one(config)
+    parts = {name: part.options for name, part in config.deployment.parts.items()}
+    return joining.stale_part(parts, folder, backend=backend)
+
+
 def ensure_built(config: BuildConfig, folder: Path, build_missing: bool, prefixes: tuple[str, ...] = PREFIXES) -> None:
     """The folder holds engines and a graph; with `build_missing` they are built where there are none.
 
@@ -70,7 +126,8 @@ def ensure_built(config: BuildConfig, folder: Path, build_missing: bool, prefixe
     """
     if not (folder / FILE_NAME).is_file():
         if not build_missing:
-            known = config.model_dir is not None or config.deployment.source is not None
+            deployment = config.deployment
+            known = config.model_dir is not None or deployment.source is not None or bool(deployment.parts)
             hint = "build_if_missing=true builds them" if known else "multistage-build makes them"
             got = f"{str(folder)!r}, which has no graph" if folder.is_dir() else f"{str(folder)!r}, which is not there"
             raise ConfigError(Problem(where="engine_dir", got=got, expected="a folder of engines", hint=hint))
@@ -78,10 +135,7 @@ def ensure_built(config: BuildConfig, folder: Path, build_missing: bool, prefixe
         if isinstance(found, str):
             raise ConfigError(Problem(where="build_if_missing", got=f"no graph: {found}", expected="a graph to run"))
     elif build_missing:
-        from framework.build import builder
-
-        backend = safe_instantiate(config.backend, "backend", prefixes)
-        reason = builder.stale(folder, options=config.build.options, backend=backend)
+        reason = _stale(config, folder, safe_instantiate(config.backend, "backend", prefixes))
         if reason is not None:
             hint = "multistage-build with the same settings builds them again"
             raise ConfigError(Problem(where=str(folder), got=reason, expected="engines of these settings", hint=hint))

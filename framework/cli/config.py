@@ -11,6 +11,7 @@ import attrs
 from framework.build.family import BuildOptions
 from framework.build.fetch import Source
 from framework.errors import ConfigError, Problem
+from framework.schema import structure
 
 Node = Mapping[str, Any]  # with a `_target_`, or a table of such
 
@@ -36,6 +37,11 @@ class Deployment:
     engine_dir: Path | None = None
     stages: Node = attrs.field(factory=dict)
     build: Node = attrs.field(factory=dict)  # read where `build` refers to it
+    parts: Mapping[str, Deployment] = attrs.field(factory=dict)
+
+    @property
+    def options(self) -> BuildOptions:
+        return structure(BuildOptions, self.build, where="deployment.build")
 
 
 @attrs.frozen(kw_only=True)

@@ -1,4 +1,4 @@
-"""`multistage-fetch`: a preset's weights into the cache; prints the file's path."""
+"""`multistage-fetch`: a preset's weights into the cache; prints their paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from framework.schema import structure
 
 def task(values: dict[str, Any], run: app.Run) -> int:
     config = structure(FetchConfig, values, where="")
-    print(building.fetch_weights(config.deployment, config.paths))
+    for path in building.fetch_all(config.deployment, config.paths):
+        print(path)
     return 0
 
 

@@ -33,6 +33,7 @@ class BackboneConfig:
     Attributes:
         multimodal_artifact: folder of the audio and visual encoders, relative to the artifact.
         accept_hidden_layer: decoder layer behind the `accept_hidden` port; -1 is after the final norm.
+        system_prompt: system message of requests that bring none of their own; "" is none.
         bucket: decode at least this many rows in every call, so that kernels which round differently by batch size
             cannot make a request depend on its neighbours; 0 decodes the active rows alone.
         prefill_chunk: tokens read per step; 0 is what the build allows.
@@ -40,6 +41,7 @@ class BackboneConfig:
 
     multimodal_artifact: str = ""
     accept_hidden_layer: int = attrs.field(default=-1, validator=v.ge(-1))
+    system_prompt: str = ""
     max_generate_length: int = attrs.field(default=256, validator=v.ge(1))
     temperature: float = attrs.field(default=1.0, validator=v.ge(0.0))
     top_p: float = attrs.field(default=0.8, validator=[v.gt(0.0), v.le(1.0)])
@@ -78,6 +80,7 @@ class Backbone(Runner):
         kind="autoregressive",
         inputs={
             "prompt": InputDecl(kinds=frozenset({"text"}), from_request=True),
+            "transcript": InputDecl(kinds=frozenset({"text"})),
             "audio": InputDecl(from_request=True),
             "image": InputDecl(from_request=True),
         },
@@ -128,7 +131,7 @@ class Backbone(Runner):
     def admit(self, row: Row) -> None:
         request = row.request
         sampling = request.sampling_for("default", self.config.sampling())
-        prompt = self._text.prompt(_messages(row), request.options)
+        prompt = self._text.prompt(_messages(row, self.config.system_prompt), request.options)
         where = f"request {request.index}: prompt"
         if not prompt.ids:
             raise StageError(Problem(where=where, got="no tokens", expected="at least one"))
@@ -331,12 +334,31 @@ class _Settings:
             call.write(name, array[start:stop])
 
 
-def _messages(row: Row) -> Sequence[Mapping[str, Any]]:
-    """The request's messages, or text from another stage as what the user says."""
+def _messages(row: Row, system: str) -> Sequence[Mapping[str, Any]]:
+    """What is said to the model: the request's messages, sound in them replaced by what a stage heard in it.
+
+    Text of another stage on `prompt` is what the user says. `system` goes before messages that have no system message.
+    """
     chunks = row.inputs["prompt"].drain()
-    if chunks and isinstance(chunks[0], TextChunk):
-        return [{"role": "user", "content": "".join(chunk.text for chunk in chunks)}]
-    return chunks[0]
+    messages = [_said(chunks)] if chunks and isinstance(chunks[0], TextChunk) else list(chunks[0])
+    if "transcript" in row.inputs:
+        heard = _said(row.inputs["transcript"].drain())["content"]
+        messages = [_heard(message, heard) for message in messages]
+    if system and not any(message.get("role") == "system" for message in messages):
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
+
+
+def _said(chunks: Sequence[TextChunk]) -> dict[str, str]:
+    return {"role": "user", "content": "".join(chunk.text for chunk in chunks).strip()}
+
+
+def _heard(message: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return message
+    parts = [{"type": "text", "text": text} if part.get("type") == "audio" else part for part in content or ()]
+    return {**message, "content": parts}
 
 
 def _candidates(sampling: Sampling, vocab: int) -> int:
