@@ -1,4 +1,4 @@
-"""Published weights in the official layout, from a folder or a GGUF file, whatever they are for."""
+"""Published weights in the official layout, from a folder, a GGUF or a CTranslate2 file, whatever they are for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import Any
 
 import attrs
 
+from framework.build import ctranslate2
 from framework.build.bpe import AddedToken, bpe_tokenizer
 from framework.build.gguf import read_gguf
+from framework.build.onnx_file import read_onnx
 from framework.build.safetensors import read_safetensors
 from framework.build.tensor import Tensor
 from framework.errors import ConfigError, Problem
@@ -35,8 +37,8 @@ class Checkpoint:
     """Weights and what belongs to them.
 
     Attributes:
-        path: the folder or GGUF file.
-        config: config.json, for a GGUF made from its metadata.
+        path: the folder, GGUF or CTranslate2 file.
+        config: config.json, for the others made from what their file says.
         generation_config: generation_config.json; without one, the token ids that `config` has.
         tensors: by official name; nothing is read before `Tensor.array()`.
     """
@@ -69,17 +71,24 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Opens a folder in the official layout, a `.gguf` file, or a folder that holds exactly one.
+    """Opens a folder in the official layout, a `.gguf` file, a folder that holds exactly one, or CTranslate2's
+    `model.bin` or its folder, or an `.onnx` file, whose weights are part of a ready-made network.
 
-    A folder has config.json and model.safetensors, or model.safetensors.index.json with its shards (also under the
-    name diffusion_pytorch_model). Raises ConfigError with every fault found: files missing or malformed, shards that
-    are not there or outside the folder, weights that the index lists and its shard lacks.
+    An official folder has config.json and model.safetensors, or model.safetensors.index.json with its shards (also
+    under the name diffusion_pytorch_model). Raises ConfigError with every fault found: files missing or malformed,
+    shards that are not there or outside the folder, weights that the index lists and its shard lacks.
     """
     if path.is_file() and path.suffix == ".gguf":
         return _open_gguf(path)
+    if path.is_file() and ctranslate2.is_ctranslate2(path):
+        return _open_ctranslate2(path)
+    if path.is_file() and path.suffix == ".onnx":
+        return _open_onnx(path)
     if not path.is_dir():
         got = "another kind of file" if path.exists() else "no such file or folder"
         raise ConfigError(Problem(where=str(path), got=got, expected="a checkpoint folder or a .gguf file"))
+    if ctranslate2.is_ctranslate2(path / ctranslate2.FILE_NAME):
+        return _open_ctranslate2(path / ctranslate2.FILE_NAME)
     if not (path / "config.json").exists():
         files = sorted(path.glob("*.gguf"))
         if len(files) == 1:
@@ -158,6 +167,22 @@ def _open_gguf(path: Path) -> Checkpoint:
         tensors=file.tensors,
         text_files=file.tokenizer_files,
     )
+
+
+def _open_ctranslate2(path: Path) -> Checkpoint:
+    file = ctranslate2.read_ctranslate2(path)
+    return Checkpoint(
+        path=path,
+        config=file.config,
+        generation_config=file.generation_config,
+        tensors=file.tensors,
+        text_files=lambda: _folder_text_files(path.parent),
+    )
+
+
+def _open_onnx(path: Path) -> Checkpoint:
+    config, tensors = read_onnx(path)
+    return Checkpoint(path=path, config=config, generation_config={}, tensors=tensors, text_files=dict)
 
 
 def _open_folder(path: Path) -> Checkpoint:

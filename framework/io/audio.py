@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,3 +40,58 @@ def read_audio(path: Path) -> AudioChunk:
         expected = "a sound file (wav, flac, ogg, mp3)" if path.exists() else "a file that exists"
         raise ConfigError(Problem(where=str(path), got=str(error), expected=expected)) from error
     return AudioChunk(samples=samples, sample_rate=rate)
+
+
+def load_audio(path: Path, rate: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A sound file as one channel at `rate`: channels are averaged, other rates resampled (soxr, high quality).
+
+    Read in blocks, so that memory follows what is returned: float32 [samples].
+
+    Raises ConfigError when it is missing, no sound file, cut short, empty, or has samples that are no numbers.
+    """
+    import soundfile
+
+    expected = "a sound file (wav, flac, ogg, mp3)"
+    if path.is_file() and not path.stat().st_size:
+        raise ConfigError(Problem(where=str(path), got="an empty file", expected=expected))
+    try:
+        with soundfile.SoundFile(path) as file:
+            blocks = file.blocks(1 << 16, dtype="float32", always_2d=True)
+            parts = list(_resampled((block.mean(axis=1) for block in blocks), file.samplerate, rate))
+    except (OSError, soundfile.SoundFileError) as error:
+        expected = expected if path.exists() else "a file that exists"
+        raise ConfigError(Problem(where=str(path), got=str(error), expected=expected)) from error
+    return _checked(parts, str(path))
+
+
+def to_mono(audio: AudioChunk, rate: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Samples in memory as one channel at `rate`; raises ConfigError when there are none, or some are no numbers."""
+    samples = np.asarray(audio.samples, np.float32)
+    mono = samples if samples.ndim == 1 else samples.mean(axis=1)
+    return _checked(list(_resampled([mono], audio.sample_rate, rate)), "audio")
+
+
+def _resampled(
+    blocks: Iterable[np.ndarray[Any, np.dtype[np.float32]]], old: int, new: int
+) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+    if old == new:
+        yield from blocks
+        return
+    import soxr
+
+    stream = soxr.ResampleStream(old, new, 1, dtype="float32", quality="HQ")
+    for block in blocks:
+        yield stream.resample_chunk(np.ascontiguousarray(block))
+    yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+
+def _checked(
+    parts: Sequence[np.ndarray[Any, np.dtype[np.float32]]], where: str
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    if not len(samples):
+        raise ConfigError(Problem(where=where, got="no samples", expected="sound"))
+    if not np.isfinite(samples).all():
+        got = f"{int((~np.isfinite(samples)).sum())} samples that are no numbers"
+        raise ConfigError(Problem(where=where, got=got, expected="sound"))
+    return samples
