@@ -73,7 +73,7 @@ def ends_sentence(before: str, space: str, following: str) -> bool:
         return False
     if not ended.endswith(".") or ended.endswith(".."):
         return True
-    words = ended[:-1].split()
+    words = ended[:-1].rsplit(None, 2)  # only the last two matter, so a long text costs no more
     word = words[-1].lstrip(OPENERS) if words else ""
     if word in _TITLES or (word in _NUMBERED and following.isdigit()):
         return False

@@ -26,10 +26,10 @@ _IN_ADDRESS = {
 def speakable(text: str) -> str:
     """One sentence as words and punctuation; "" when there is nothing to say in it."""
     text = unicodedata.normalize("NFC", html.unescape(_TAG.sub(" ", text)))
-    text = "".join(map(_plain, text))
+    text = " ".join("".join(map(_plain, text)).split())
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    return " ".join(text.split())
+    return " ".join(_LONG_RUN.sub(_broken, text).split())
 
 
 def _plain(char: str) -> str:
@@ -39,7 +39,7 @@ def _plain(char: str) -> str:
     if "\U0001d400" <= char <= "\U0001d7ff" or "！" <= char <= "～":
         return unicodedata.normalize("NFKC", char)
     category = unicodedata.category(char)
-    if category in ("Cc", "Cf", "Cs", "Co", "Cn") or "︀" <= char <= "️" or char == "⃣":
+    if category in ("Cc", "Cf", "Cs", "Co", "Cn") or "\ufe00" <= char <= "\ufe0f" or char in "\u20e3🏻🏼🏽🏾🏿":
         return ""
     return " " if category == "So" and char not in "°©®™" else char
 
@@ -64,6 +64,11 @@ def _money(match: re.Match[str]) -> str:
     return cents if whole == "0" else f"{units} and {cents}" if int(part) else units
 
 
+def _broken(match: re.Match[str]) -> str:
+    """A run without a space, in words: the package takes minutes for it, and reads 24 letters of an unknown word."""
+    return re.sub(r"\w{24}(?=\w)", r"\g<0> ", re.sub(r"[^\w']+|'{2,}", " ", match.group()))
+
+
 def _digits(match: re.Match[str]) -> str:
     return " ".join(re.sub(r"\D", "", match.group()))
 
@@ -79,7 +84,9 @@ def _decimal(match: re.Match[str]) -> str:
     return f"{whole} point {' '.join(part)}"
 
 
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<!--.*?-->")
+# Repetitions that could start anywhere are bounded: no text of a request takes more than a moment.
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<!--.{0,500}?-->")
+_LONG_RUN = re.compile(r"\S{60,}")
 _REWRITES: tuple[tuple[re.Pattern[str], Replacement], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -90,14 +97,14 @@ _REWRITES: tuple[tuple[re.Pattern[str], Replacement], ...] = tuple(
         (r"^\s*>+\s*", ""),
         (r"^\s*#{1,6}\s+", ""),
         (r"^\s*[-*+•‣◦–]\s+(?:\[[ xX]\]\s+)?", ""),
-        (r"!?\[([^\]]*)\]\([^)]*\)", r"\1"),
+        (r"!?\[([^\]]{0,500})\]\([^)]{0,500}\)", r"\1"),
         (r"\[\^?\d+\]", ""),  # a footnote
         (r"(?<=[\d)]) ?\* ?(?=[\d(])", " times "),
         (r"\*+|~~|`+", ""),
         # addresses
         (r"(?i)\b(?:https?://|www\.)[^\s<>]+", _address),
-        (r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+", _address),
-        (rf"(?i)\b(?:[a-z0-9-]+\.)+(?:{_DOMAINS})\b(?:/[^\s<>]*)?(?![\w.]\w)", _address),
+        (r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+", _address),
+        (rf"(?i)\b(?:[a-z0-9-]{{1,63}}\.){{1,8}}(?:{_DOMAINS})\b(?:/[^\s<>]*)?(?![\w.]\w)", _address),
         # names and signs
         (r"\b([CF])#", r"\1 sharp"),
         (r"(?<!\w)\.NET\b", "dot net"),
@@ -115,10 +122,11 @@ _REWRITES: tuple[tuple[re.Pattern[str], Replacement], ...] = tuple(
             _money,
         ),
         # numbers
-        (r"(?<=[\w)])\s*−\s*(?=[\w(])|(?<=\d) - (?=\d[^=]*=)", " minus "),
+        (r"(?<=[\w)])(?: − |−)(?=[\w(])|(?<=\d) - (?=\d[^=]*=)", " minus "),
         (r"−", "-"),
         (r"(?<![\w.])\.(?=\d)", "0."),
         (r"(?:\+\d{1,3}[ -])?(?:\(\d{3}\) ?|\b\d{3}[ .-])\d{3}[ .-]\d{4}\b", _phone),
+        (r"\d{16,}|\b\d{1,3}(?:,\d{3}){5,}\b", _digits),  # the package has no words for the largest
         (r"\b\d+(?:\.\d+){2,}\b", lambda m: " point ".join(m.group().split("."))),
         (r"\b[vV](?=\d+\.\d)", "version "),
         (r"(?<=[\d%])\s?[-–]\s?(?=\d+(?:\.\d+|%))|(?<=\.\d)\s?[-–]\s?(?=\d)", " to "),
