@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from framework.errors import MultistageError
 from tests.bench import commands, machine, report, speed
 from tests.bench.ours import DEPLOYMENT, Ours, configured
 from tests.bench.worker import Worker
@@ -54,5 +55,13 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def guarded() -> int:
+    try:
+        return main()
+    except (MultistageError, RuntimeError) as error:  # what every line needs could not be had
+        say(f"error: {error}")
+        return 2
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded())

@@ -18,22 +18,22 @@ class LlamaCpp:
             str(file), n_ctx=2048, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False
         )
 
-    def read(self, ids: list[int]) -> float:
+    def read(self, ids: tuple[int, ...]) -> float:
         begin = perf_counter()
         self._model.reset()
         self._step(ids)
         return len(ids) / (perf_counter() - begin)
 
-    def decode(self, ids: list[int], tokens: int) -> float:
+    def decode(self, ids: tuple[int, ...], tokens: int) -> float:
         self._model.reset()
         token = self._step(ids)
         begin = perf_counter()
         for _ in range(tokens - 1):
-            token = self._step([token])
+            token = self._step((token,))
         return (tokens - 1) / (perf_counter() - begin)
 
-    def _step(self, ids: list[int]) -> int:
-        self._model.eval(ids)
+    def _step(self, ids: tuple[int, ...]) -> int:
+        self._model.eval(list(ids))
         logits = self._library.llama_get_logits_ith(self._model.ctx, -1)
         return int(self._numpy.ctypeslib.as_array(logits, (self._model.n_vocab(),)).argmax())
 
@@ -41,10 +41,11 @@ class LlamaCpp:
 class Transformers:
     def __init__(self, file: Path, threads: int) -> None:
         import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM, logging
 
         from framework.build.checkpoint import open_checkpoint
 
+        logging.set_verbosity_error()
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
         checkpoint = open_checkpoint(file)
@@ -55,7 +56,7 @@ class Transformers:
         if lacking.unexpected_keys or set(lacking.missing_keys) - {"lm_head.weight"}:
             raise ValueError(f"weights do not fit: {lacking}")
 
-    def decode(self, ids: list[int], tokens: int) -> float:
+    def decode(self, ids: tuple[int, ...], tokens: int) -> float:
         token, cache = self._step(self._torch.tensor([ids]), None)
         begin = perf_counter()
         for _ in range(tokens - 1):

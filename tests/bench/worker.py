@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 
-class Missing(Exception):
+class Missing(RuntimeError):
     """A contender that cannot run: the message says why and what to install."""
 
 
