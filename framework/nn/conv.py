@@ -7,18 +7,57 @@ from onnxscript import OpBuilder, nn
 
 
 class Conv1d(nn.Module):
-    """Cross-correlation along the last axis, weight [out, in, kernel] as in torch.nn.Conv1d."""
+    """Cross-correlation along the last axis, weight [out, in / groups, kernel] as in torch.nn.Conv1d."""
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, padding: int = 0, bias: bool = True
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter([out_channels, in_channels, kernel])
+        self.weight = nn.Parameter([out_channels, in_channels // groups, kernel])
         self.bias = nn.Parameter([out_channels]) if bias else None
-        self.kernel, self.stride, self.padding = kernel, stride, padding
+        self.kernel, self.stride, self.padding, self.dilation, self.groups = kernel, stride, padding, dilation, groups
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
-        """x [batch, in, time] -> [batch, out, (time + 2 padding - kernel) / stride + 1]."""
+        """x [batch, in, time] -> [batch, out, (time + 2 padding - dilation (kernel - 1) - 1) / stride + 1]."""
         weights = (self.weight,) if self.bias is None else (self.weight, self.bias)
         pads = [self.padding, self.padding]
-        return op.Conv(x, *weights, kernel_shape=[self.kernel], strides=[self.stride], pads=pads)
+        return op.Conv(
+            x,
+            *weights,
+            kernel_shape=[self.kernel],
+            strides=[self.stride],
+            pads=pads,
+            dilations=[self.dilation],
+            group=self.groups,
+        )
+
+
+class ConvTranspose1d(nn.Module):
+    """Transposed convolution along the last axis, weight [in, out, kernel] as in torch.nn.ConvTranspose1d.
+
+    Args:
+        crop: outputs cut off at each end.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, *, stride: int, crop: tuple[int, int] = (0, 0)
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter([in_channels, out_channels, kernel])
+        self.bias = nn.Parameter([out_channels])
+        self.kernel, self.stride, self.crop = kernel, stride, crop
+
+    def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        """x [batch, in, time] -> [batch, out, (time - 1) stride + kernel - cropped]."""
+        return op.ConvTranspose(
+            x, self.weight, self.bias, kernel_shape=[self.kernel], strides=[self.stride], pads=list(self.crop)
+        )
