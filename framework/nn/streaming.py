@@ -134,7 +134,7 @@ def sliding_window(
     earlier = op.Expand(ones_like(op, op.Unsqueeze(past, [1])), [1, window - 1])  # [batch, window - 1]
     key = op.CumSum(op.Concat(earlier, ones_like(op, ids), axis=1), 1, exclusive=1)
     query = op.Add(op.CumSum(ones_like(op, ids), 1, exclusive=1), window - 1)
-    first = op.Sub(window - 1, op.Min(past, np.int64(window - 1)))  # what lies before it was never written
+    first = op.Sub(window - 1, op.Min(past, window - 1))  # what lies before it was never written
     at, seen = op.Unsqueeze(query, [1, 3]), op.Unsqueeze(key, [1, 2])  # [batch, 1, time, 1], [batch, 1, 1, ...]
     near = op.And(op.LessOrEqual(seen, at), op.Greater(seen, op.Sub(at, window)))
     mask = op.And(near, op.GreaterOrEqual(seen, op.Unsqueeze(first, [1, 2, 3])))

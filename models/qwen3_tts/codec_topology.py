@@ -1,0 +1,121 @@
+"""The codec's part of a build: the vocoder, and for cloning a voice the codec's and the speaker encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from framework.build.checkpoint import Checkpoint, open_checkpoint
+from framework.build.family import BuildOptions, Component
+from framework.errors import ConfigError, Problem
+from framework.graph.model import Input, Port, Source, Stage
+from models.qwen3_tts.codec_config import MAX_FRAMES, CodecConfig, SpeakerConfig
+
+VOCODER, ENCODER, SPEAKER = "code2wav", "speech_tokenizer_encoder", "speaker_encoder"
+FOLDER = "speech_tokenizer"  # of the codec, in the checkpoint
+MAX_REFERENCE = 500  # frames of a voice to clone: 40 s
+
+
+def codec_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Component]:
+    """`code2wav`, and for a Base checkpoint `speech_tokenizer_encoder` and `speaker_encoder`.
+
+    Raises ConfigError when there is no `speech_tokenizer/` in the checkpoint, or it cannot be read.
+    """
+    from models.qwen3_tts.codec_network import CodecDecoder
+
+    codec = open_codec(checkpoint)
+    where = f"{codec.path}: config"
+    config = CodecConfig.from_checkpoint(codec.config, where)
+    rows = options.max_batch_size
+    # Only states' names are wanted here.
+    states = {state.name: f"{state.name}.next" for state in CodecDecoder(config.decoder, dtype="float32").histories}
+    components = [
+        Component(
+            name=VOCODER,
+            artifact=VOCODER,
+            model=lambda dtype: _kept(_decoder(config, codec, dtype), options),
+            states=states,
+            caps={"batch": rows, "frames": MAX_FRAMES},
+            opt={"frames": 25},
+        )
+    ]
+    if checkpoint.config.get("tts_model_type") == "base":
+        speaker = SpeakerConfig.from_checkpoint(checkpoint.config, f"{checkpoint.path}: config")
+        components += [
+            Component(
+                name=ENCODER,
+                artifact=ENCODER,
+                model=lambda dtype: _kept(_encoder(config, codec, dtype), options),
+                states={},
+                caps={"batch": 1, "frames": MAX_REFERENCE},
+            ),
+            Component(
+                name=SPEAKER,
+                artifact=SPEAKER,
+                model=lambda dtype: _kept(_speaker(speaker, checkpoint, dtype), options),
+                states={},
+                caps={"steps": MAX_REFERENCE * 8},
+            ),
+        ]
+    return components
+
+
+def code2wav_stage(artifact: str, options: BuildOptions | None) -> Stage:
+    """The vocoder behind a talker."""
+    return Stage(
+        id=VOCODER,
+        runner="qwen3_omni.code2wav",
+        artifact=artifact,
+        kind="iterative",
+        inputs=(Input(name="codes", source=Source("talker", "codes")),),
+        emits=(Port(id="audio", kind="audio", transport="chunk_stream", terminal=True),),
+        max_batch=options.max_batch_size if options else 1,
+    )
+
+
+def open_codec(checkpoint: Checkpoint) -> Checkpoint:
+    """The codec's own checkpoint, inside the talker's."""
+    folder = checkpoint.path / FOLDER
+    if not folder.is_dir():
+        expected = "the folder with the codec that the checkpoint is published with"
+        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {FOLDER}/", expected=expected))
+    return open_checkpoint(folder)
+
+
+def _kept(model: Any, options: BuildOptions) -> Any:
+    """Sound comes out of convolutions, which no precision of 4 or 8 bits touches; nor should it the little else."""
+    if options.precision in ("int4", "int8"):
+        model.metadata_props["precision"] = "fp32"
+    return model
+
+
+def _decoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
+    from models.qwen3_tts.codec_network import CodecDecoder
+    from models.qwen3_tts.codec_weights import DECODER, codec_weights
+
+    network = CodecDecoder(config.decoder, dtype=dtype)
+    return _exported(network, dtype, VOCODER, lambda shapes: codec_weights(shapes, codec, prefix=DECODER, where=f"{codec.path}: {VOCODER}"))
+
+
+def _encoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
+    from models.qwen3_tts.codec_encoder import CodecEncoder
+    from models.qwen3_tts.codec_weights import ENCODER as PREFIX
+    from models.qwen3_tts.codec_weights import codec_weights
+
+    network = CodecEncoder(config.encoder, max_frames=MAX_REFERENCE, dtype=dtype)
+    return _exported(network, dtype, ENCODER, lambda shapes: codec_weights(shapes, codec, prefix=PREFIX, where=f"{codec.path}: {ENCODER}"))
+
+
+def _speaker(config: SpeakerConfig, checkpoint: Checkpoint, dtype: str) -> Any:
+    from models.qwen3_tts.codec_weights import speaker_weights
+    from models.qwen3_tts.speaker_encoder import SpeakerEncoder
+
+    network = SpeakerEncoder(config, dtype=dtype)
+    return _exported(network, dtype, SPEAKER, lambda shapes: speaker_weights(shapes, checkpoint, where=f"{checkpoint.path}: {SPEAKER}"))
+
+
+def _exported(network: Any, dtype: str, name: str, weights: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    from framework.nn import export, shape_of
+
+    shapes = {key: shape_of(p) for key, p in network.named_parameters() if p.const_value is None}
+    return export(network, network.inputs(), network.outputs(), weights(shapes), dtype=dtype, name=name)
