@@ -31,6 +31,14 @@ class Workshop:
         return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Tiny models gain nothing from more, and threads that spin on a busy machine lose seconds."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return Workshop(tmp_path_factory.mktemp("llm"))

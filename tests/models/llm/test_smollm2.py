@@ -66,8 +66,8 @@ def test_greedy_ids_equal_transformers(fp32: Path, policy: Policy) -> None:
 
 @pytest.mark.parametrize("precision", ["int4", "int8"])
 def test_few_bits_name_paris(weights: Path, tmp_path: Path, precision: str) -> None:
-    """In fp32 every token of this reply leads by a logarithm of 1.0 or more. That of `CASES[0]` leads by 0.08, which the
-    8-bit activations of these builds may turn over."""
+    """In fp32 every token of this reply leads by a logarithm of 1.0 or more. That of `CASES[0]` leads by 0.08, which
+    the 8-bit activations of these builds may turn over."""
     build_tiny(weights, tmp_path / "engines", attrs.evolve(OPTIONS, precision=precision))
     with opened(tmp_path / "engines") as executor:
         (result,) = answers(executor, [chat(0, "Name the capital of France.", 24)])
