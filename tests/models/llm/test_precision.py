@@ -42,10 +42,11 @@ def test_half_precision_is_fp32_over_rounded_matrices(workshop: Any, name: str, 
     assert ids_of(result) == [int(out.logits[0, -1].argmax())]
 
 
-# Mean cosine of the streams after the final norm over 60 positions, at least; in brackets what was measured, worst of
-# the four. These random networks amplify rounding far more than trained ones.
-FP32 = {"int8": 0.997, "int4": 0.88}  # (0.9983, 0.9017) beside fp32: weights and, inside the product, activations
-ROUNDED = {"int8": 0.999, "int4": 0.999}  # beside fp32 on the same rounded weights: activations alone
+# Median over 60 positions of the cosine of the streams after the final norm, at least; in brackets what was measured,
+# worst of the four. These random networks amplify rounding far more than trained ones, and at single positions a
+# mixture may choose another expert, so neither the least nor the mean tells.
+FP32 = {"int8": 0.998, "int4": 0.89}  # (0.9990, 0.916) beside fp32: weights and, inside the product, activations
+ROUNDED = {"int8": 0.999, "int4": 0.999}  # (0.9995, 0.9996) beside fp32 on the same rounded weights: activations alone
 
 
 @pytest.mark.parametrize("precision", FP32)
@@ -67,9 +68,8 @@ def test_weights_of_few_bits_stay_close(workshop: Any, name: str, precision: str
         exact = workshop.reference(name)(ids, output_hidden_states=True).hidden_states[-1][0].numpy()
     with opened(workshop.engines(name, precision=precision, hidden_layers=(-1,)), prefill_chunk=16) as executor:
         found = last_stream(executor)
-    print(name, precision, cosine(found, exact), cosine(found, rounded))
-    assert FP32[precision] < cosine(found, exact) < 0.99999
-    assert cosine(found, rounded) > ROUNDED[precision]
+    assert FP32[precision] < np.median(cosine(found, exact)) < 0.99999
+    assert np.median(cosine(found, rounded)) > ROUNDED[precision]
 
 
 def dequantised(weight: Any, bits: int) -> Any:
@@ -78,8 +78,9 @@ def dequantised(weight: Any, bits: int) -> Any:
     return (blocks * rounded.scales[..., None]).reshape(weight.shape)
 
 
-def cosine(a: Any, b: Any) -> float:
-    return float(((a * b).sum(axis=-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)).mean())
+def cosine(a: Any, b: Any) -> Any:
+    """Of each position."""
+    return (a * b).sum(axis=-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
