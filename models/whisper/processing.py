@@ -15,6 +15,8 @@ RATE = 16_000
 HOP, FFT = 160, 400  # samples: 10 ms, 25 ms
 LEAST = 1.0  # seconds that a window moves on at least
 NEAR = 0.3  # seconds that a timestamp may be off
+LOUD = 35.0  # dB below the loudest moment that still count as sound
+STEADY = 4.0  # dB between soft and loud moments of what is no speech
 WORD = 0.5  # seconds in which something may be said
 TICK = 0.02  # seconds of one timestamp, and of one frame of the encoder
 
@@ -78,11 +80,20 @@ def _hann() -> Float32:
     return (0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(FFT) / FFT)).astype(np.float32)
 
 
-def loudest(samples: Float32) -> float:
-    """Level of the loudest 25 ms, in dB of full scale; -inf for silence."""
+def audible(samples: Float32, floor: float) -> bool:
+    """Whether a window can have speech in it, told by its level alone.
+
+    It cannot when less than 0.1 s is near its loudest moment and above `floor` (dB of full scale): silence, or a
+    click; nor when a second or more is all of one level: hiss, or hum. On such sound the network makes up words.
+    """
     power = _power(samples)
-    peak = float(power.max()) if len(power) else 0.0
-    return 10.0 * math.log10(peak) if peak > 0 else -math.inf
+    if not len(power):
+        return False
+    level = 10.0 * np.log10(power + 1e-12)
+    if int((level > max(floor, float(level.max()) - LOUD)).sum()) * HOP < 0.1 * RATE:
+        return False
+    low, high = np.percentile(level, (5, 99.8))  # a word is a third of a hundredth of 30 s
+    return len(samples) < RATE or bool(high - low > STEADY)
 
 
 def quietest(samples: Float32, start: int, stop: int) -> int:

@@ -44,7 +44,7 @@ class TranscriberConfig:
         max_compression: text that compresses better than this is a loop.
         min_logprob: mean log-probability of a token below which a window is tried again.
         no_speech: probability of "no speech" from which an unlikely window is taken for noise.
-        silence_db: a window without a louder moment (25 ms, dB of full scale) is not listened to.
+        silence_db: a window without louder moments (25 ms, dB of full scale) is not listened to.
         max_tokens: of one window.
         cut: seconds at the end of a full window among which the quietest place is taken for its end.
     """
@@ -232,7 +232,7 @@ class Transcriber(Runner):
                 place = processing.quietest(samples, end - round(self.config.cut * processing.RATE), end)
                 length = place - recording.seek
             piece = samples[recording.seek : recording.seek + length]
-            if processing.loudest(piece) >= self.config.silence_db:
+            if processing.audible(piece, self.config.silence_db):
                 break
             recording.seek += length
         else:

