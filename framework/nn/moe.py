@@ -5,8 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from framework.nn.layers import Linear
-
 
 class Experts(nn.Module):
     """All experts' weights, stacked: [experts, out, in]."""
@@ -31,6 +29,17 @@ class Experts(nn.Module):
         return op.ReduceSum(op.Mul(y, share), [0], keepdims=0)
 
 
+class Router(nn.Module):
+    """Logits of the experts. Written as Gemm, which no pass stores in fewer bits: rounding would choose other experts."""
+
+    def __init__(self, hidden: int, experts: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter([experts, hidden])
+
+    def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        return op.Gemm(x, self.weight, transB=1)  # [n, hidden] -> [n, experts]
+
+
 class MoE(nn.Module):
     """Router and experts. Reference: transformers' Qwen3MoeSparseMoeBlock.
 
@@ -42,7 +51,7 @@ class MoE(nn.Module):
         super().__init__()
         self.top_k, self.norm_topk = top_k, norm_topk
         self.hidden, self.count = hidden, experts
-        self.gate = Linear(hidden, experts)
+        self.gate = Router(hidden, experts)
         self.experts = Experts(experts, hidden, intermediate)
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:

@@ -1,6 +1,6 @@
 """Choosing the next token inside the engine, so that one integer a row is all that a step returns.
 
-Order as in transformers' logits processors: repetition penalty, bias, temperature, top-k, top-p, min-p, then one
+Order: repetition penalty, bias, then as transformers' logits processors temperature, top-k, top-p, min-p, then one
 draw by inverse transform from one uniform number a row. All filters keep a prefix of the sorted candidates, and all
 sums run over that prefix in order, so the choice does not depend on how many candidates a call looks at.
 """

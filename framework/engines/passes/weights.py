@@ -99,9 +99,8 @@ def _quantise(graph: Graph, bits: int) -> None:
         if quantised.offsets is not None:
             x, quantised = _append_sums(graph, node, quantised, wide)
             k += k // BLOCK
-        values = _initializers(graph, weight.name, quantised, wide)
-        if weight in tables:
-            stored[weight] = values
+        values = stored.get(weight) or _initializers(graph, weight.name, quantised, wide)
+        stored[weight] = values
         matmul = ir.node(
             "MatMulNBits",
             [x, *values],
@@ -121,8 +120,8 @@ def _quantise(graph: Graph, bits: int) -> None:
 def _accuracy(node: Node, bits: int) -> int:
     """4 rounds activations to 8 bits in blocks, 1 leaves them fp32.
 
-    What leaves attention differs most between channels: left as it is, a step of SmolLM2 is as quick and its KL divergence
-    from fp32 falls by 40 %. With 8-bit weights the kernel for it is slow.
+    What leaves attention differs most between channels: left as it is, a step of SmolLM2 is as quick and its KL
+    divergence from fp32 falls by 40 %. With 8-bit weights the kernel for it is slow.
     """
     return 1 if bits == 4 and producer(node.inputs[0], "GroupQueryAttention") is not None else 4
 
