@@ -62,15 +62,23 @@ def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tup
 
 
 def positions(
-    op: OpBuilder, ids: ir.Value, past: ir.Value, *, capacity: int, cos: ir.Value, sin: ir.Value
+    op: OpBuilder,
+    ids: ir.Value,
+    past: ir.Value,
+    *,
+    capacity: int,
+    cos: ir.Value,
+    sin: ir.Value,
+    suffix: str = "",
 ) -> Positions:
-    """Causal positions of a call: `ids` [batch, tokens], `past` [batch], caches of `capacity` entries.
+    """Causal positions of a call: `ids` [batch, tokens], `past` [batch], caches of `capacity` entries. A network that
+    calls this several times tells them apart by `suffix`.
 
     Made by counting, not from shapes: a shape is known to the host alone, which keeps a GPU from capturing the call.
     """
     index = op.CumSum(ones_like(op, ids), 1, exclusive=1)  # [batch, tokens]: 0, 1, 2 ...
-    query = op.Add(op.Unsqueeze(past, [1]), index, _outputs=["cache_positions"])
-    key = op.initializer(ir.tensor(np.arange(capacity, dtype=np.int64)), name="cache_entries")
+    query = op.Add(op.Unsqueeze(past, [1]), index, _outputs=[f"cache_positions{suffix}"])
+    key = op.initializer(ir.tensor(np.arange(capacity, dtype=np.int64)), name=f"cache_entries{suffix}")
     mask = op.LessOrEqual(key, op.Unsqueeze(query, [1, 3]))  # [capacity] <= [batch, 1, tokens, 1]
     return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin)
 
@@ -124,4 +132,6 @@ class Attention(nn.Module):
     def _rotated(self, op: OpBuilder, x: ir.Value, norm: RMSNorm | None, at: Positions) -> ir.Value:
         if norm is not None:
             x = norm(op, x)
-        return op.RotaryEmbedding(op.Transpose(x, perm=[0, 2, 1, 3]), at.cos, at.sin, at.ids)  # [batch, heads, tokens, d]
+        return op.RotaryEmbedding(
+            op.Transpose(x, perm=[0, 2, 1, 3]), at.cos, at.sin, at.ids
+        )  # [batch, heads, tokens, d]

@@ -59,14 +59,18 @@ class Sampler(nn.Module):
         self,
         op: OpBuilder,
         logits: ir.Value,
-        history: ir.Value,
-        lengths: ir.Value,
+        history: ir.Value | None,
+        lengths: ir.Value | None,
         given: Mapping[str, ir.Value],
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
         """logits [batch, vocab]; history int64 [batch, entries], of which the first `lengths` int64 [batch], at least
-        one, are tokens the penalty applies to; `given` by the names of `sampler_inputs`."""
-        raw = op.Cast(logits, to=ir.DataType.FLOAT)
-        scores = op.Add(self._penalised(op, raw, history, lengths, given["repetition_penalty"]), given["logit_bias"])
+        one, are tokens the penalty applies to, or None for no penalty; `given` by the names of `sampler_inputs`, of
+        which `logit_bias` may be left out."""
+        scores = raw = op.Cast(logits, to=ir.DataType.FLOAT)
+        if history is not None and lengths is not None:
+            scores = self._penalised(op, raw, history, lengths, given["repetition_penalty"])
+        if "logit_bias" in given:
+            scores = op.Add(scores, given["logit_bias"])
         count = [self.candidates] if self.candidates else given["candidates"]
         best, ids = op.TopK(scores, count, axis=-1, largest=1, sorted=1, _outputs=2)  # [batch, k]
 

@@ -5,6 +5,8 @@ It looks only at entries a row has, not at the whole capacity, and needs no mask
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -88,28 +90,33 @@ def _flat(graph: Graph, before: Node, value: Value | None) -> Value | None:
     """[batch, tokens, heads, d] (behind a norm per head) -> [batch, tokens, heads * d]."""
     if value is None or producer(value, "RMSNormalization") is None:
         return value
-    shape = graph.initializers.get("gqa.flat") or constant(graph, "gqa.flat", np.array([0, 0, -1], np.int64))
+    shape = _shared(graph, "gqa.flat", np.array([0, 0, -1], np.int64))
     reshape = ir.node("Reshape", [value, shape])
     graph.insert_before(before, reshape)
     return reshape.outputs[0]
 
 
 def _lengths(graph: Graph, past: Value, positions: Value) -> tuple[Value, Value, list[Node]]:
-    """`seqlens_k` int32 [batch] (last entry of each row) and `total_sequence_length` int32 scalar, made once.
+    """`seqlens_k` int32 [batch] (last entry of each row) and `total_sequence_length` int32 scalar, made once
+    for all layers of the same positions.
 
     All tokens of a call count as real: entries behind a row's last real token are overwritten by its next call.
     """
-    cached = graph.meta.get("gqa.lengths")
-    if cached is not None:
-        return (*cached, [])
-    start = constant(graph, "gqa.last", np.array([-1], np.int64))
-    end = constant(graph, "gqa.end", np.array([2**31 - 1], np.int64))
-    axis = constant(graph, "gqa.axis", np.array([1], np.int64))
-    one = constant(graph, "gqa.one", np.array(1, np.int32))
+    made: dict[Value, tuple[Value, Value]] = graph.meta.setdefault("gqa.lengths", {})
+    if positions in made:
+        return (*made[positions], [])
+    start = _shared(graph, "gqa.last", np.array([-1], np.int64))
+    end = _shared(graph, "gqa.end", np.array([2**31 - 1], np.int64))
+    axis = _shared(graph, "gqa.axis", np.array([1], np.int64))
+    one = _shared(graph, "gqa.one", np.array(1, np.int32))
     last = ir.node("Slice", [positions, start, end, axis])  # [batch, 1]
     squeeze = ir.node("Squeeze", [last.outputs[0], axis])
     lengths = ir.node("Cast", [squeeze.outputs[0]], {"to": ir.DataType.INT32})
     longest = ir.node("ReduceMax", [lengths.outputs[0]], {"keepdims": 0})
     total = ir.node("Add", [longest.outputs[0], one])
-    graph.meta["gqa.lengths"] = (lengths.outputs[0], total.outputs[0])
+    made[positions] = (lengths.outputs[0], total.outputs[0])
     return lengths.outputs[0], total.outputs[0], [last, squeeze, lengths, longest, total]
+
+
+def _shared(graph: Graph, name: str, array: np.ndarray[Any, Any]) -> Value:
+    return graph.initializers.get(name) or constant(graph, name, array)

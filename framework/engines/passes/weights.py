@@ -6,6 +6,7 @@ Activations stay fp32 on the CPU. Blocks of 32 that a checkpoint brings quantise
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 from typing import Any
 
@@ -82,12 +83,12 @@ def _rounded(tensor: Tensor, dtype: ir.DataType) -> Tensor:
 
 
 def _quantise(graph: Graph, bits: int) -> None:
-    tables = {
-        node.inputs[0]: node
-        for node in graph
-        if node.op_type == "Gather" and node.inputs[0].is_initializer() and len(node.inputs[0].shape) == 2
-    }
+    tables: dict[Value, list[Node]] = defaultdict(list)
+    for node in graph:
+        if node.op_type == "Gather" and node.inputs[0].is_initializer() and len(node.inputs[0].shape) == 2:
+            tables[node.inputs[0]].append(node)
     stored: dict[Value, list[Value]] = {}
+    rounded: dict[Value, Quantised] = {}  # a weight may be used by many nodes
     for node in list(graph):
         weight = transposed_weight(node) if node.op_type == "MatMul" else None
         if weight is None or weight.shape[1] % BLOCK:
@@ -95,7 +96,9 @@ def _quantise(graph: Graph, bits: int) -> None:
         # A table that is also the output layer keeps 8 bits: both read the same bytes.
         wide = 8 if weight in tables else bits
         x, n, k = node.inputs[0], int(weight.shape[0]), int(weight.shape[1])
-        quantised = quantise(weight.const_value, wide)
+        if weight not in rounded:
+            rounded[weight] = quantise(weight.const_value, wide)
+        quantised = rounded[weight]
         if quantised.offsets is not None:
             x, quantised = _append_sums(graph, node, quantised, wide)
             k += k // BLOCK
@@ -111,10 +114,11 @@ def _quantise(graph: Graph, bits: int) -> None:
         graph.insert_before(node, matmul)
         take_over(node.outputs[0], matmul.outputs[0])
         graph.remove(node, safe=True)
-    for weight, gather in tables.items():
+    for weight, gathers in tables.items():
         if weight.shape[1] % BLOCK == 0:
             values = stored.get(weight) or _initializers(graph, weight.name, quantise(weight.const_value, 8), 8)
-            _look_up(graph, gather, values, width=int(weight.shape[1]))
+            for gather in gathers:
+                _look_up(graph, gather, values, width=int(weight.shape[1]))
 
 
 def _accuracy(node: Node, bits: int) -> int:
@@ -151,7 +155,11 @@ def _append_sums(graph: Graph, node: Node, weight: Quantised, bits: int) -> tupl
 def _look_up(graph: Graph, gather: Node, values: list[Value], width: int) -> None:
     """Rows of a table out of the output layer's own blocks, [entries, blocks, 32]; only scales and zeros are stored in
     a second shape."""
-    columns = [constant(graph, f"{value.name}.column", value.const_value.numpy()[..., None]) for value in values[1:]]
+    columns = [
+        graph.initializers.get(f"{value.name}.column")
+        or constant(graph, f"{value.name}.column", value.const_value.numpy()[..., None])
+        for value in values[1:]
+    ]
     lookup = ir.node(
         "GatherBlockQuantized",
         [values[0], gather.inputs[1], *columns],
@@ -159,7 +167,8 @@ def _look_up(graph: Graph, gather: Node, values: list[Value], width: int) -> Non
         domain=DOMAIN,
         name=gather.name,
     )
-    shape = constant(graph, f"{values[0].name}.row", np.array([0, 0, width], np.int64))
+    name = f"{values[0].name}.row"
+    shape = graph.initializers.get(name) or constant(graph, name, np.array([0, 0, width], np.int64))
     rows = ir.node("Reshape", [lookup.outputs[0], shape])  # [batch, tokens, blocks, 32] -> [batch, tokens, width]
     graph.insert_before(gather, [lookup, rows])
     take_over(gather.outputs[0], rows.outputs[0])

@@ -1,0 +1,119 @@
+"""What a build of a Qwen3-TTS checkpoint makes: the talker, its codec, and a graph of the two stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from framework.build.checkpoint import Checkpoint
+from framework.build.family import BuildOptions, Component, Topology
+from framework.errors import ConfigError, Problem
+from framework.graph.model import Input, Port, Source, Stage
+from models.qwen3_tts.codec_topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
+from models.qwen3_tts.config import TTSConfig
+
+NAME = "talker"
+TOKENIZER = "tokenizer.json"
+# Settings of the talker stage, and what generation_config.json calls them.
+SETTINGS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_generate_length": "max_new_tokens",
+    "cp_temperature": "subtalker_temperature",
+    "cp_top_k": "subtalker_top_k",
+    "cp_top_p": "subtalker_top_p",
+}
+GREEDY = {"temperature": "do_sample", "cp_temperature": "subtalker_dosample"}
+# What a request may bring beside its text, and the stage's input for it.
+FIELDS = ("voice", "language", "instruct", "ref_audio", "ref_text")
+
+
+class Qwen3TTS:
+    """The `qwen3_tts` family: see `framework.build.family.Family`."""
+
+    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+        config = TTSConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
+        files = checkpoint.tokenizer_files()
+        if TOKENIZER not in files:
+            raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
+        # The last call of a row may write up to a whole chunk behind its last token.
+        capacity = options.max_kv_cache_capacity + options.prefill_chunk
+        talker = Component(
+            name=NAME,
+            artifact=NAME,
+            model=lambda dtype: _model(config, checkpoint, options, capacity, dtype),
+            states={"history": "history.next"}
+            | {
+                f"{prefix}{kind}_cache.{layer}": f"{prefix}{kind}_cache.{layer}.next"
+                for prefix, decoder in (("", config.talker), ("cp_", config.predictor))
+                for layer in range(decoder.layers)
+                for kind in ("key", "value")
+            },
+            caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk},
+            opt={"tokens": 1},
+            files={**files, "config.json": json.dumps(checkpoint.config, indent=2).encode()},
+        )
+        return [talker, *codec_components(checkpoint, options)]
+
+    def topology(
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+    ) -> Topology | str:
+        if strangers := sorted(components.keys() - {NAME, VOCODER, ENCODER, SPEAKER}):
+            return f"no stage runs the component {', '.join(strangers)}"
+        if lacking := sorted({NAME, VOCODER} - components.keys()):
+            return f"no {' and no '.join(lacking)} component was built"
+        config = TTSConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
+        talker = talker_stage(components, config, checkpoint.generation_config, options)
+        stages = (talker, code2wav_stage(components[VOCODER], options))
+        return Topology(stages=stages, terminals=(Source(VOCODER, "audio"),))
+
+
+def talker_stage(
+    components: Mapping[str, str], config: TTSConfig, generation: Mapping[str, Any], options: BuildOptions | None
+) -> Stage:
+    """The talker's stage, with the checkpoint's own sampling as its defaults."""
+    settings: dict[str, Any] = {"prefill_builder": "tts"}
+    settings |= {name: generation[official] for name, official in SETTINGS.items() if official in generation}
+    settings |= {name: 0.0 for name, official in GREEDY.items() if generation.get(official) is False}
+    if config.kind == "custom_voice" and config.speakers:
+        settings["speaker"] = next(iter(config.speakers))
+    encoders = {"speaker_encoder": SPEAKER, "speech_tokenizer_encoder": ENCODER}
+    settings |= {f"{name}_artifact": f"../{components[key]}" for name, key in encoders.items() if key in components}
+    fields = FIELDS if config.kind == "base" else FIELDS[:3]
+    return Stage(
+        id=NAME,
+        runner="qwen3_omni.talker",
+        artifact=components[NAME],
+        kind="autoregressive",
+        inputs=(
+            Input(name="text", source=Source("request", "messages")),
+            *(Input(name=field, source=Source("request", field), on_missing="skip") for field in fields),
+        ),
+        emits=(
+            Port(id="codes", kind="codec", transport="chunk_stream"),
+            *([Port(id="context", kind="codec", transport="chunk_stream")] if config.kind == "base" else []),
+        ),
+        max_batch=options.max_batch_size if options else 1,
+        max_seq=options.max_kv_cache_capacity if options else 0,
+        config=settings,
+    )
+
+
+def _model(config: TTSConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
+    from framework.nn import export, shape_of
+    from models.qwen3_tts.network import Speech
+    from models.qwen3_tts.weights import talker_weights
+
+    network = Speech(
+        config,
+        capacity=capacity,
+        dtype=dtype,
+        candidates=options.candidates or 0,
+        clones=config.kind == "base",
+    )
+    parameters = {name: shape_of(p) for name, p in network.named_parameters() if p.const_value is None}
+    weights = talker_weights(parameters, config, checkpoint, where=f"{checkpoint.path}: {NAME}")
+    return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=NAME)
