@@ -1,21 +1,25 @@
 # Everything a clone needs; each environment is made once and again only when pyproject.toml changes.
-#   make demo    build SmolLM2-135M-Instruct on the CPU and ask it a question
+#   make demo    ask a voice assistant a spoken question on the CPU, and draw how its three stages worked
 #   make test    the whole test suite
 #   make lint    ruff and mypy
-#   make bench   speed beside llama.cpp and transformers, measured in one run
+#   make bench   speed beside llama.cpp, transformers, faster-whisper and hibari's package, measured in one run
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-PROMPT   ?= What is the capital of France?
+PROMPT   ?= What do plants need to grow?
 SAMPLING ?= greedy
+DEMO     ?= outputs/demo
 BENCH    ?= # e.g. --json bench.json
 
 .PHONY: demo test lint bench clean
 
-demo: $(VENV)/.cpu
-	$(BIN)/multistage-inference deployment=smollm2 build_if_missing=true prompt="$(PROMPT)" sampling=$(SAMPLING)
+# The question is spoken by the voice that answers it.
+demo: $(VENV)/.demo
+	$(BIN)/multistage-inference deployment=hibari build_if_missing=true prompt="$(PROMPT)" out_audio=$(DEMO)/question.wav
+	$(BIN)/multistage-inference deployment=voice_assistant build_if_missing=true audio=$(DEMO)/question.wav \
+		out_audio=$(DEMO)/answer.wav out_timeline=$(DEMO)/answer.png dump_profile=true sampling=$(SAMPLING)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest
@@ -34,7 +38,7 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.cpu: EXTRAS = cpu
+$(VENV)/.demo: EXTRAS = cpu,hibari,picture
 $(VENV)/.test: EXTRAS = cpu,test,tensorrt-rtx
 $(VENV)/.dev: EXTRAS = cpu,test,dev
 $(VENV)/.bench: EXTRAS = cpu,bench
@@ -47,6 +51,6 @@ GGML := $(call has,avx,AVX) $(call has,avx2,AVX2) $(call has,fma,FMA) $(call has
 	$(call has,avx512vbmi,AVX512_VBMI) $(call has,avx512_vnni,AVX512_VNNI) $(call has,avx512_bf16,AVX512_BF16)
 $(VENV)/.bench: export CMAKE_ARGS = $(if $(strip $(GGML)),-DGGML_NATIVE=OFF $(strip $(GGML)))
 
-$(VENV)/.cpu $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]"
 	@touch $@

@@ -86,9 +86,7 @@ def _build_parts(config: BuildConfig, target: Path, table: Mapping[str, Family],
         )
         for name, part in config.deployment.parts.items()
     }
-    return build_joined(
-        parts, target, stages=config.deployment.stages, families=table, backend=backend, progress=say
-    )
+    return build_joined(parts, target, stages=config.deployment.stages, families=table, backend=backend, progress=say)
 
 
 def _no_options_of_one(config: BuildConfig) -> None:

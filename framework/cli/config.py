@@ -99,6 +99,7 @@ class InferenceConfig(BuildConfig):
     video: str | tuple[str, ...] | None = None
     voice: str | None = None
     out_audio: Path | None = None
+    out_timeline: Path | None = None
     out_video: Path | None = None
 
     input_file: Path | None = None
@@ -120,7 +121,7 @@ class InferenceConfig(BuildConfig):
     dump_profile: bool = False
 
 
-ONE_REQUEST = ("prompt", "prompt_file", "system", "audio", "image", "video", "out_audio", "out_video")
+ONE_REQUEST = ("prompt", "prompt_file", "system", "audio", "image", "video", "out_audio", "out_timeline", "out_video")
 FILE = ("output_file", "output_audio_dir", "output_video_dir")
 
 # Accepted from the start, and refused when used until something here can do it.

@@ -124,8 +124,12 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
     for result in results:
         if not result.ok:
             app.complain(_error_of(result))
-        elif config.out_audio is not None:
-            _write_reply(config.out_audio, result)
+        else:
+            _tell_transcripts(result)
+            if config.out_audio is not None:
+                _write_reply(config.out_audio, result)
+            if config.out_timeline is not None:
+                _draw(config.out_timeline, result)
     if run.folder is not None:
         _keep(run.folder / "predictions.json", file, results)
     return results
@@ -166,16 +170,29 @@ def _keep(path: Path, file: RequestFile, results: list[Result]) -> None:
 
 
 def _write_reply(path: Path, result: Result) -> None:
-    from framework.execution.payloads import AudioChunk
-    from framework.execution.results import audio_of
+    from framework.execution.results import speech_of
     from framework.io.audio import write_wav
 
-    chunks = [chunk for output in result.outputs.values() for chunk in output if isinstance(chunk, AudioChunk)]
-    sound = audio_of(chunks)
-    if sound is None:
+    speech = speech_of(result)
+    if speech is None:
         raise ConfigError(Problem(where="out_audio", got="a reply without a sound", expected="speech"))
+    _, sound = speech
     write_wav(path, sound)
     building.say(f"{len(sound.samples) / sound.sample_rate:.2f} s of speech: {path}")
+
+
+def _draw(path: Path, result: Result) -> None:
+    from framework.io.picture import save_timeline
+
+    save_timeline(path, result)
+    building.say(f"time line: {path}")
+
+
+def _tell_transcripts(result: Result) -> None:
+    """What was understood of a recording, where that is not the reply itself."""
+    for stage, report in result.stages.items():
+        if "transcript" in report.details and f"{stage}:text" not in result.outputs:
+            building.say(f"{stage} heard: {report.details['transcript']}")
 
 
 def _error_of(result: Result) -> Exception:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from framework.cli.text import columns
 from framework.execution.request import Result, StageReport
+from framework.execution.results import speech_of
 
 _HEADINGS = ("stage", "requests", "steps", "busy s", "ms a step", "first output ms", "wall s")
 
@@ -22,7 +23,22 @@ def profile(results: Sequence[Result], wall_s: float) -> str:
         for stage, report in result.stages.items():
             stages.setdefault(stage, []).append(report)
     rows = [_HEADINGS, *(_row(stage, reports) for stage, reports in stages.items())]
-    return f"{columns(rows)}\nwall {wall_s:.3f} s, peak memory {peak_memory() / 1e6:.0f} MB"
+    totals = f"wall {wall_s:.3f} s, peak memory {peak_memory() / 1e6:.0f} MB"
+    return "\n".join([columns(rows), *(line for result in results if (line := _speech(result))), totals])
+
+
+def _speech(result: Result) -> str | None:
+    """How soon and how quickly a reply was spoken; None when it was not."""
+    speech = speech_of(result)
+    if speech is None:
+        return None
+    stage, sound = speech
+    seconds = len(sound.samples) / sound.sample_rate
+    return (
+        f"first sound after {result.stages[stage].first_output_s or 0.0:.2f} s, "
+        f"all {seconds:.2f} s of it after {result.wall_s:.2f} s: "
+        f"real-time factor {result.wall_s / seconds:.2f} (seconds of work per second of sound)"
+    )
 
 
 def peak_memory() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from framework.cli.config import InferenceConfig
+from framework.cli.config import FILE, InferenceConfig
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.request import Request
 from framework.graph.model import Graph
@@ -51,7 +51,7 @@ def single_request(config: InferenceConfig) -> RequestFile:
 
 
 def check_outputs(graph: Graph, config: InferenceConfig) -> None:
-    """Raise ConfigError when an output is asked for that the graph cannot give."""
+    """Raise ConfigError when an output is asked for that the graph cannot give, or none of those that it gives."""
     ports = [stage.port(terminal.name) for terminal in graph.terminals if (stage := graph.stage(terminal.owner))]
     offered = sorted({port.kind for port in ports if port is not None})
     problems = [
@@ -61,6 +61,17 @@ def check_outputs(graph: Graph, config: InferenceConfig) -> None:
         for key, kind in _OUTPUTS.items()
         if getattr(config, key) is not None and kind not in offered
     ]
+    wanted = {"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}
+    if not problems and not wanted & {*offered}:
+        problems += [
+            Problem(where=key, got="nothing", expected=f"a place for what this graph gives: {kind}")
+            for key, kind in _OUTPUTS.items()
+            if kind in offered and (key in FILE) is (config.input_file is not None)
+        ]
+    if config.out_timeline is not None:
+        from framework.io.picture import check_picture
+
+        check_picture(config.out_timeline, "out_timeline")
     if problems:
         raise ConfigError(problems)
 

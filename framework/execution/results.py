@@ -1,4 +1,4 @@
-"""Chunks of a terminal put together again."""
+"""Chunks of a terminal put together again, and what a caller asks of a result."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from framework.execution.payloads import AudioChunk, TextChunk
+from framework.execution.request import Result
 
 
 def text_of(chunks: Iterable[TextChunk]) -> str:
@@ -23,3 +24,13 @@ def audio_of(chunks: Iterable[AudioChunk]) -> AudioChunk | None:
     if len(rates) > 1:
         raise ValueError(f"chunks of one stream have different sample rates: {rates}")
     return AudioChunk(samples=np.concatenate([chunk.samples for chunk in chunks]), sample_rate=rates[0])
+
+
+def speech_of(result: Result) -> tuple[str, AudioChunk] | None:
+    """Id of the stage that speaks and all it said; None when nothing was said."""
+    for terminal, chunks in result.outputs.items():
+        if chunks and isinstance(chunks[0], AudioChunk):
+            sound = audio_of(chunks)
+            assert sound is not None
+            return terminal.partition(":")[0], sound
+    return None

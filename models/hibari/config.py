@@ -21,10 +21,13 @@ class SpeakerConfig:
     """Settings of `hibari.speaker`.
 
     Attributes:
+        whole_utterance: say nothing before the whole text is there, and hand on its sound as one chunk of the same
+            samples.
         speed: 1 is as trained, 0.5 takes twice as long; a request's `style` has its own.
         threads: of a CPU engine; one is enough for 100 times real time, and gives the package's own samples on every
             machine (sums in another order round differently); 0 takes the backend's.
     """
 
+    whole_utterance: bool = False
     speed: float = attrs.field(default=1.0, validator=[v.ge(SLOWEST), v.le(FASTEST)])
     threads: int = attrs.field(default=1, validator=v.ge(0))

@@ -35,6 +35,7 @@ class _Speech:
         self.text = Sentences()
         self.sentences: deque[str] = deque()
         self.parts: deque[Part] = deque()
+        self.held: list[np.ndarray[Any, np.dtype[np.float32]]] = []  # sound of a whole utterance in the making
         self.said = 0  # sentences
         self.characters = 0
 
@@ -91,6 +92,8 @@ class Speaker(Runner):
     def ready(self, row: Row) -> bool:
         source = row.inputs["text"]
         speech = self._speeches[row.index]
+        if self.config.whole_utterance:
+            return source.complete
         return bool(speech.parts or speech.sentences or source.available or source.complete)
 
     def step(self, rows: Sequence[Row]) -> None:
@@ -123,8 +126,13 @@ class Speaker(Runner):
         part = speech.next_part(self._front_end)
         if part is not None:
             samples = joined(self._say(part.ids, speech), part)
+            speech.held.append(samples)
+        done = last and not speech.parts and not speech.sentences
+        if speech.held and (done or not self.config.whole_utterance):
+            samples = np.concatenate(speech.held)
+            speech.held.clear()
             row.outputs["audio"].write(AudioChunk(samples=samples, sample_rate=SAMPLE_RATE))
-        if last and not speech.parts and not speech.sentences:
+        if done:
             if not speech.said:
                 where = f"request {row.request.index}: text"
                 got = f"{speech.characters} characters without a word" if speech.characters else "no text"
