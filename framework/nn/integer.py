@@ -26,10 +26,10 @@ def integer_matmuls(model: ir.Model) -> ir.Model:
 
     def constant(name: str, array: Any) -> ir.Value:
         if name not in constants:
-            tensor = ir.tensor(np.asarray(array), name=name)
-            value = ir.Value(
-                name=name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
-            )
+            array = np.asarray(array)
+            tensor = ir.tensor(array, name=name)
+            kind = ir.TensorType(tensor.dtype)
+            value = ir.Value(name=name, shape=ir.Shape(array.shape), type=kind, const_value=tensor)
             graph.register_initializer(value)
             constants[name] = value
         return constants[name]

@@ -60,7 +60,7 @@ def test_greedy_ids_equal_transformers(
     assert tiny.ids_of(result) == case["words"]
     if case["timed"]:
         lines = tiny.text_of(result).splitlines()
-        assert [line[1:23] for line in lines] == case["spans"]
+        assert [line[1:24] for line in lines] == case["spans"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
