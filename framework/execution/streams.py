@@ -91,6 +91,10 @@ class Writer:
         """No more chunks will come; may be called again."""
         self._stream.closed = True
 
+    def limit(self, chunks: int) -> None:
+        """Hold this stage back once the furthest streaming reader is so many chunks behind, if not sooner."""
+        self._stream.capacity = min(self._stream.capacity, chunks)
+
     def grow(self) -> None:
         """Make room for one more chunk than the furthest streaming reader is behind."""
         while self._stream.full:

@@ -19,13 +19,16 @@ from framework.io.requests import Rejected
 # What a backbone reports that the original has beside the text, not among the stage's details.
 _PROMOTED = ("batch_idx", "finish_reason", "formatted_system_prompt", "formatted_complete_request")
 _UNTIMED = frozenset({"details"})
+# What a stage that makes or reads codec frames reports: int32 [frames, codes], for a file of its own.
+_CODES = "rvq_codes"
 
 
 def entry_of(result: Result, audio_dir: Path | None = None) -> dict[str, Any]:
     """One entry of `responses`.
 
     Args:
-        audio_dir: where its speech is written, as `audio_req<i>.wav`; None writes none.
+        audio_dir: where its speech is written, as `audio_req<i>.wav`, and the codec frames behind it, as
+            `rvq_req<i>.safetensors`; None writes none.
     """
     reported: dict[str, Any] = {}
     for report in result.stages.values():
@@ -48,6 +51,9 @@ def entry_of(result: Result, audio_dir: Path | None = None) -> dict[str, Any]:
     sound = audio_of(sounds)
     if sound is not None and audio_dir is not None:
         entry |= _write_sound(audio_dir / f"audio_req{result.request.index}.wav", sound)
+    codes = next((report.details[_CODES] for report in result.stages.values() if _CODES in report.details), None)
+    if codes is not None and audio_dir is not None:
+        entry["rvq_file"] = _write_codes(audio_dir / f"rvq_req{result.request.index}.safetensors", codes)
     entry["wall_s"] = _seconds(result.wall_s)
     entry["stages"] = {stage: _stage(report) for stage, report in result.stages.items()}
     return entry
@@ -136,9 +142,18 @@ def _write_sound(path: Path, sound: AudioChunk) -> dict[str, Any]:
     }
 
 
+def _write_codes(path: Path, codes: Any) -> str:
+    from safetensors.numpy import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({_CODES: codes}, path)
+    return str(path)
+
+
 def _stage(report: Any) -> dict[str, Any]:
     times = {key: _seconds(value) for key, value in attrs.asdict(report, recurse=False).items() if key not in _UNTIMED}
-    return {**times, **{key: value for key, value in report.details.items() if key not in _PROMOTED[2:]}}
+    elsewhere = {*_PROMOTED[2:], _CODES}
+    return {**times, **{key: value for key, value in report.details.items() if key not in elsewhere}}
 
 
 def _seconds(value: Any) -> Any:

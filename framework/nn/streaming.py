@@ -76,9 +76,7 @@ def history_states(network: nn.Module, dtype: str) -> tuple[TensorSpec, ...]:
 class CausalConv1d(nn.Module):
     """A convolution that sees a step and those before it."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, *, dilation: int = 1, groups: int = 1
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, *, dilation: int = 1, groups: int = 1) -> None:
         super().__init__()
         self.conv = Conv1d(in_channels, out_channels, kernel, dilation=dilation, groups=groups)
         self.past = History(in_channels, (kernel - 1) * dilation) if kernel > 1 else None

@@ -18,7 +18,7 @@ from framework.schema import structure
 
 SAMPLE_RATE = 24_000
 FRAME = 1920  # samples of a codec frame: 12.5 frames a second
-QUANTIZERS = 16
+QUANTIZERS, ENTRIES = 16, 2048
 MAX_FRAMES = 300  # of one call: 24 s
 
 # The mel spectrogram that the speaker encoder reads.
@@ -30,7 +30,7 @@ class DecoderConfig:
     """The codec's decoder: codes to sound."""
 
     codebook_dim: int
-    codebook_size: int = 2048
+    codebook_size: int = ENTRIES
     hidden_size: int = 1024
     latent_dim: int = 1024
     intermediate_size: int = 3072
@@ -56,11 +56,11 @@ class DecoderConfig:
         rate = math.prod((*self.upsample_rates, *self.upsampling_ratios))
         if rate != FRAME:
             expected = f"{FRAME} samples a frame in all"
-            yield Problem(where=f"{where}.upsample_rates, upsampling_ratios", got=f"a product of {rate}", expected=expected)
-        if self.num_quantizers != QUANTIZERS:
-            yield Problem(where=f"{where}.num_quantizers", got=str(self.num_quantizers), expected=str(QUANTIZERS))
-        if self.hidden_act != "silu":
-            yield Problem(where=f"{where}.hidden_act", got=self.hidden_act, expected="silu")
+            yield Problem(
+                where=f"{where}.upsample_rates, upsampling_ratios", got=f"a product of {rate}", expected=expected
+            )
+        only = {"num_quantizers": QUANTIZERS, "codebook_size": ENTRIES, "hidden_act": "silu"}
+        yield from _others(self, only, where)
 
 
 @attrs.frozen(kw_only=True)
@@ -76,7 +76,7 @@ class EncoderConfig:
     residual_kernel_size: int = 3
     dilation_growth_rate: int = 2
     compress: int = 2
-    codebook_size: int = 2048
+    codebook_size: int = ENTRIES
     codebook_dim: int | None = 256
     vector_quantization_hidden_dimension: int = 256
     num_quantizers: int = 32
@@ -110,14 +110,14 @@ class EncoderConfig:
             expected = f"less than {QUANTIZERS}"
             got = str(self.num_semantic_quantizers)
             yield Problem(where=f"{where}.num_semantic_quantizers", got=got, expected=expected)
-        for key, only in (
-            ("hidden_act", "gelu"),
-            ("pad_mode", "constant"),
-            ("use_causal_conv", True),
-            ("use_conv_shortcut", False),
-        ):
-            if (got := getattr(self, key)) != only:
-                yield Problem(where=f"{where}.{key}", got=repr(got), expected=repr(only))
+        only = {
+            "codebook_size": ENTRIES,
+            "hidden_act": "gelu",
+            "pad_mode": "constant",
+            "use_causal_conv": True,
+            "use_conv_shortcut": False,
+        }
+        yield from _others(self, only, where)
 
 
 @attrs.frozen(kw_only=True)
@@ -149,7 +149,7 @@ class CodecConfig:
 
 @attrs.frozen(kw_only=True)
 class SpeakerConfig:
-    """The speaker encoder (ECAPA-TDNN): a mel spectrogram to one vector. `speaker_encoder_config` of the main config."""
+    """The speaker encoder (ECAPA-TDNN), `speaker_encoder_config` of the main config: a mel spectrogram to one vector."""
 
     mel_dim: int = MELS
     enc_dim: int = 1024
@@ -166,11 +166,7 @@ class SpeakerConfig:
         """Raises ConfigError with every key malformed or unsupported."""
         where = f"{where}.speaker_encoder_config"
         read = _part(cls, config.get("speaker_encoder_config") or {}, where)
-        problems = [
-            Problem(where=f"{where}.{key}", got=str(getattr(read, key)), expected=str(only))
-            for key, only in (("mel_dim", MELS), ("sample_rate", SAMPLE_RATE))
-            if getattr(read, key) != only
-        ]
+        problems = [*_others(read, {"mel_dim": MELS, "sample_rate": SAMPLE_RATE}, where)]
         lengths = {len(read.enc_channels), len(read.enc_kernel_sizes), len(read.enc_dilations)}
         if len(lengths) > 1:
             names = "enc_channels, enc_kernel_sizes, enc_dilations"
@@ -205,3 +201,10 @@ def _part(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
     """`data` as a `cls`, which knows only some of its keys."""
     known = {field.name for field in attrs.fields(cls)}
     return structure(cls, {key: value for key, value in data.items() if key in known}, where=where)
+
+
+def _others(config: Any, only: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """A problem for every field that has not the only value which is supported."""
+    for key, value in only.items():
+        if (got := getattr(config, key)) != value:
+            yield Problem(where=f"{where}.{key}", got=repr(got), expected=repr(value))

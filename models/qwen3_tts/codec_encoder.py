@@ -189,7 +189,9 @@ class ResidualQuantizer(nn.Module):
         if self.input_proj is not None:
             x = self.input_proj(op, x)
         left = op.Cast(op.Transpose(x, perm=[0, 2, 1]), to=ir.DataType.FLOAT)  # [batch, frames, width]
-        tables = op.Split(op.Cast(self.codebook, to=ir.DataType.FLOAT), axis=0, num_outputs=self.quantizers, _outputs=self.quantizers)
+        tables = op.Split(
+            op.Cast(self.codebook, to=ir.DataType.FLOAT), axis=0, num_outputs=self.quantizers, _outputs=self.quantizers
+        )
         codes = []
         for table in [tables] if self.quantizers == 1 else tables:
             table = op.Squeeze(table, [0])  # [entries, width]

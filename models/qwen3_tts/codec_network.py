@@ -211,9 +211,7 @@ class CodecDecoder(nn.Module):
         states = {state.name: given[state.name] for state in self.histories}
         call = Continuation(counts=given["frame_counts"], states=states)
         ids = op.Squeeze(op.Slice(codes, [0], [1], [2]), [2])  # [batch, frames]
-        at = sliding_window(
-            op, ids, past, window=self.config.sliding_window, cos=self.rotary_cos, sin=self.rotary_sin
-        )
+        at = sliding_window(op, ids, past, window=self.config.sliding_window, cos=self.rotary_cos, sin=self.rotary_sin)
 
         x = self.pre_conv(op, self.quantizer(op, codes), call)
         x = self.pre_transformer(op, x, at, call)  # [batch, latent, frames]

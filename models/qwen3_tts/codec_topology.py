@@ -94,7 +94,12 @@ def _decoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
     from models.qwen3_tts.codec_weights import DECODER, codec_weights
 
     network = CodecDecoder(config.decoder, dtype=dtype)
-    return _exported(network, dtype, VOCODER, lambda shapes: codec_weights(shapes, codec, prefix=DECODER, where=f"{codec.path}: {VOCODER}"))
+    return _exported(
+        network,
+        dtype,
+        VOCODER,
+        lambda shapes: codec_weights(shapes, codec, prefix=DECODER, where=f"{codec.path}: {VOCODER}"),
+    )
 
 
 def _encoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
@@ -103,7 +108,12 @@ def _encoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
     from models.qwen3_tts.codec_weights import codec_weights
 
     network = CodecEncoder(config.encoder, max_frames=MAX_REFERENCE, dtype=dtype)
-    return _exported(network, dtype, ENCODER, lambda shapes: codec_weights(shapes, codec, prefix=PREFIX, where=f"{codec.path}: {ENCODER}"))
+    return _exported(
+        network,
+        dtype,
+        ENCODER,
+        lambda shapes: codec_weights(shapes, codec, prefix=PREFIX, where=f"{codec.path}: {ENCODER}"),
+    )
 
 
 def _speaker(config: SpeakerConfig, checkpoint: Checkpoint, dtype: str) -> Any:
@@ -111,7 +121,12 @@ def _speaker(config: SpeakerConfig, checkpoint: Checkpoint, dtype: str) -> Any:
     from models.qwen3_tts.speaker_encoder import SpeakerEncoder
 
     network = SpeakerEncoder(config, dtype=dtype)
-    return _exported(network, dtype, SPEAKER, lambda shapes: speaker_weights(shapes, checkpoint, where=f"{checkpoint.path}: {SPEAKER}"))
+    return _exported(
+        network,
+        dtype,
+        SPEAKER,
+        lambda shapes: speaker_weights(shapes, checkpoint, where=f"{checkpoint.path}: {SPEAKER}"),
+    )
 
 
 def _exported(network: Any, dtype: str, name: str, weights: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -79,7 +79,9 @@ def _beyond(parameters: Mapping[str, Sequence[int]], checkpoint: Checkpoint) -> 
     for parameter, shape in parameters.items():
         if parameter.endswith(CODEBOOK):
             start = f"{ENCODER}{parameter.removesuffix(CODEBOOK)}.layers."
-            places = {name: name.removeprefix(start).split(".")[0] for name in checkpoint.tensors if name.startswith(start)}
+            places = {
+                name: name.removeprefix(start).split(".")[0] for name in checkpoint.tensors if name.startswith(start)
+            }
             names += [name for name, place in places.items() if place.isdecimal() and int(place) >= shape[0]]
     return names
 

@@ -1,0 +1,159 @@
+"""The vocoder's stage: `qwen3_omni.code2wav`.
+
+It makes sound of codec frames while the talker is still making frames. The engine keeps the past of every row as
+states, so a chunk costs its own frames and no others, and the sound is the same however it is cut.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from framework.errors import Problem, StageError
+from framework.execution.payloads import AudioChunk
+from framework.execution.runner import OpenContext, Row, Runner
+from framework.graph.model import InputDecl, RunnerDecl, Stage
+from models.qwen3_tts.codec_config import ENTRIES, FRAME, QUANTIZERS, SAMPLE_RATE, Code2WavConfig
+
+CALLS = 4  # bound calls that are kept
+SMALL_CALL = 8  # frames: a call of more needs more memory and, where it is not captured, saves no time
+
+Codes = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class _Speech:
+    """One row's frames, and how many of them have been heard."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.codes: Codes = np.zeros((0, QUANTIZERS), np.int32)
+        self.said = 0
+
+    def read(self) -> None:
+        """Take the frames that are there. Raises StageError for what are none."""
+        chunks = self.row.inputs["codes"].drain()
+        for chunk in chunks:
+            self._check(chunk)
+        if chunks:
+            self.codes = np.concatenate([self.codes, *(np.asarray(chunk, np.int32) for chunk in chunks)])
+
+    @property
+    def complete(self) -> bool:
+        return self.row.inputs["codes"].ended
+
+    @property
+    def waiting(self) -> int:
+        return len(self.codes) - self.said
+
+    def _check(self, chunk: Any) -> None:
+        where = f"request {self.row.request.index}: codes"
+        if np.ndim(chunk) != 2 or np.shape(chunk)[1] != QUANTIZERS:
+            expected = f"[frames, {QUANTIZERS}]"
+            raise StageError(Problem(where=where, got=f"shape {list(np.shape(chunk))}", expected=expected))
+        if np.size(chunk) and not 0 <= np.min(chunk) <= np.max(chunk) < ENTRIES:
+            got = f"{np.min(chunk)} to {np.max(chunk)}"
+            raise StageError(Problem(where=where, got=got, expected=f"codes 0 to {ENTRIES - 1}"))
+
+
+class Code2Wav(Runner):
+    """Says the frames on input `codes` (integers [frames, 16]) as sound on port `audio`: mono, 24 kHz, 1,920 samples a
+    frame. The frames themselves stand in the details, as `rvq_codes` int32 [frames, 16]."""
+
+    decl = RunnerDecl(
+        kind="iterative",
+        inputs={"codes": InputDecl(kinds=frozenset({"codec"}), streaming=True)},
+        ports={"audio": "audio"},
+        required=frozenset({"codes"}),
+        config=Code2WavConfig,
+    )
+
+    def __init__(self, *, stage: Stage, config: Code2WavConfig | None = None) -> None:
+        super().__init__(stage=stage, config=config or Code2WavConfig())
+        self._speeches: dict[int, _Speech] = {}
+        self._calls: OrderedDict[tuple[int, int, int], Any] = OrderedDict()
+
+    def open(self, context: OpenContext) -> None:
+        from framework.engines.backend import open_engine
+
+        self._engine = open_engine(context.artifact, context.backend)
+        self._most = self._engine.spec.caps["frames"]  # frames of one call
+        if not self._engine.captures:
+            self._most = min(self._most, SMALL_CALL)
+        self._states = self._engine.new_states(context.batch)
+
+    def admit(self, row: Row) -> None:
+        self._states.clear(slice(row.index, row.index + 1))
+        row.outputs["audio"].limit(self.config.stream_depth)
+        self._speeches[row.index] = _Speech(row)
+
+    def ready(self, row: Row) -> bool:
+        speech = self._speeches[row.index]
+        speech.read()
+        return speech.complete or speech.waiting >= self._window(speech)
+
+    def step(self, rows: Sequence[Row]) -> None:
+        speeches = [self._speeches[row.index] for row in rows]
+        for group in _adjacent(speeches):
+            counts = [min(self._window(speech), speech.waiting) for speech in group]
+            for speech, sound in zip(group, self._sound(group, counts), strict=True):
+                if len(sound):
+                    speech.row.outputs["audio"].write(AudioChunk(samples=sound, sample_rate=SAMPLE_RATE))
+                if speech.complete and not speech.waiting:
+                    speech.row.finish(frames=speech.said, samples=speech.said * FRAME, rvq_codes=speech.codes)
+
+    def release(self, row: Row) -> None:
+        self._speeches.pop(row.index, None)
+
+    def close(self) -> None:
+        if hasattr(self, "_engine"):
+            self._engine.close()
+
+    def _window(self, speech: _Speech) -> int:
+        """Frames of the next chunk of sound, when they are there."""
+        if self.config.whole_utterance:
+            return speech.waiting if speech.complete else speech.waiting + 1
+        first = self.config.first_chunk_frames or self.config.chunk_frames
+        return self.config.chunk_frames if speech.said else first
+
+    def _sound(self, group: Sequence[_Speech], counts: Sequence[int]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
+        """float32 [samples] of the next frames of each row; the rows are neighbours."""
+        start = group[0].row.index
+        parts: list[list[Any]] = [[] for _ in group]
+        for done in range(0, max(counts), self._most):
+            now = [max(0, min(count - done, self._most)) for count in counts]
+            call = self._call(start, start + len(group), self._most if self._engine.captures else max(now))
+            codes = np.zeros(call.device("codes").shape, np.int64)
+            for place, (speech, count) in enumerate(zip(group, now, strict=True)):
+                codes[place, :count] = speech.codes[speech.said : speech.said + count]
+            call.write("codes", codes)
+            call.write("past_lengths", np.array([speech.said for speech in group], np.int64))
+            call.write("frame_counts", np.array(now, np.int64))
+            call()
+            audio = call.read("audio")  # [rows, frames, FRAME]
+            for place, (speech, count) in enumerate(zip(group, now, strict=True)):
+                parts[place].append(audio[place, :count].reshape(-1).copy())
+                speech.said += count
+        return [np.concatenate(part) if part else np.zeros(0, np.float32) for part in parts]
+
+    def _call(self, start: int, stop: int, frames: int) -> Any:
+        """A bound call for these rows; kept, for addresses do not change."""
+        key = (start, stop, frames)
+        if key not in self._calls:
+            if len(self._calls) >= CALLS:
+                self._calls.popitem(last=False)
+            self._calls[key] = self._engine.bind({"frames": frames}, self._states, slice(start, stop))
+            self._calls[key].capture()
+        self._calls.move_to_end(key)
+        return self._calls[key]
+
+
+def _adjacent(speeches: Sequence[_Speech]) -> Iterator[list[_Speech]]:
+    """Split rows into runs without a gap, which one call can take."""
+    ordered = sorted(speeches, key=lambda speech: speech.row.index)
+    gaps = [i for i, (a, b) in enumerate(pairwise(ordered), 1) if b.row.index != a.row.index + 1]
+    for start, stop in pairwise([0, *gaps, len(ordered)]):
+        yield ordered[start:stop]
