@@ -118,8 +118,8 @@ class BareEngine:
         width = ids.shape[1]
         if width not in self._calls:
             call = self._engine.bind({"tokens": width, "candidates": 1}, self._states)
-            for name, value in (("top_p", np.float32(1)), ("repetition_penalty", np.float32(1))):
-                call.write(name, value[None])
+            for name in ("top_p", "repetition_penalty"):
+                call.write(name, np.ones(1, np.float32))
             call.write("candidates", np.array([1], np.int64))
             call.write("token_counts", np.array([width], np.int64))
             self._calls[width] = call

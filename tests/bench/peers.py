@@ -50,7 +50,8 @@ class Transformers:
         torch.set_grad_enabled(False)
         checkpoint = open_checkpoint(file)
         self._torch = torch
-        self._model = LlamaForCausalLM(LlamaConfig.from_dict(dict(checkpoint.config))).to(torch.bfloat16).eval()
+        self._model: Any = LlamaForCausalLM(LlamaConfig.from_dict(dict(checkpoint.config))).eval()
+        self._model.to(torch.bfloat16)
         weights = {name: torch.tensor(tensor.array()) for name, tensor in checkpoint.tensors.items()}
         lacking = self._model.load_state_dict(weights, strict=False)
         if lacking.unexpected_keys or set(lacking.missing_keys) - {"lm_head.weight"}:
