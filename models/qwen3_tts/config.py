@@ -13,6 +13,7 @@ from models.llm.config import LLMConfig
 FRAME_RATE = 12.5  # codec frames a second
 MIN_FRAMES = 2  # frames before the talker may end
 RESERVED = 1024  # the last ids of the talker's vocabulary are marks, not sounds; only the end may be chosen
+NOTHING, SPEAKER = -1, -2  # in place of a code: no code, and the voice that is given as a vector
 
 ModelType = Literal["custom_voice", "voice_design", "base"]
 

@@ -30,9 +30,8 @@ from framework.engines.base import TensorSpec
 from framework.nn import Embedding, Linear, Positions, RMSNorm, Sampler, positions, rotary_tables, sampler_inputs
 from models.llm.config import LLMConfig
 from models.llm.network import DecoderLayer
-from models.qwen3_tts.config import MIN_FRAMES, RESERVED, TTSConfig
+from models.qwen3_tts.config import MIN_FRAMES, RESERVED, SPEAKER, TTSConfig
 
-NOTHING, SPEAKER = -1, -2  # in place of a code: no code, and the voice given in the input `speaker`
 PREDICTOR = "cp_"  # what its inputs and caches are called by
 Caches = list[tuple[ir.Value, ir.Value]]
 

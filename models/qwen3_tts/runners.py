@@ -1,0 +1,414 @@
+"""The stage that speaks in codes: `qwen3_omni.talker`, here with `prefill_builder: tts`.
+
+A prompt is read in chunks; the call that reads its end says the first frame, and every further call a frame of 16 codes.
+Rows of a call are neighbours; one in between that has nothing to do writes a cache entry that its next call overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+from attrs import validators as v
+
+from framework.errors import ConfigError, Problem, StageError
+from framework.execution.runner import OpenContext, Row, Runner
+from framework.execution.sampling import Sampling, uniform
+from framework.graph.model import InputDecl, RunnerDecl, Stage
+from models.qwen3_tts.config import FRAME_RATE, NOTHING
+
+CANDIDATES = (1, 64, 256, 1024)  # numbers of best codes a call may look at, before all of them
+RATE = 24000  # of a recording to clone
+SHORTEST = 0.5  # seconds of it; in less there is no voice to hear
+# Frames that a text takes: about 4 a token. Twice as many must fit into the cache; after three times as many, and some
+# for a pause, the talker has lost its way.
+FITTING, MOST, PAUSE = 8, 12, 75
+
+
+@attrs.frozen(kw_only=True)
+class TalkerConfig:
+    """Settings of `qwen3_omni.talker`; the sampling ones are defaults that a run or request overrides.
+
+    Attributes:
+        prefill_builder: what the prompt is made of; `tts` is the text of the request.
+        code_predictor_artifact: folder of the code predictor, relative to the artifact: it is in the same engine.
+        speaker_encoder_artifact, speech_tokenizer_encoder_artifact: of the encoders that hear a voice to clone.
+        tokenizer_dir: folder of tokenizer and config, relative to the artifact.
+        speaker: voice of requests that name none.
+        language: of requests that name none; auto lets the talker find out.
+        text: whole reads all text before the first frame, streaming a token a frame, auto as the checkpoint's kind
+            does by default: whole, but streaming when it clones.
+        stop_runaway: end a speech that has become three times as long as its text.
+        bucket: speak at least this many rows in every call, so that kernels which round differently by batch size
+            cannot make a request depend on its neighbours; 0 takes the active rows alone.
+        prefill_chunk: rows of a prompt read per step; 0 is what the build allows.
+    """
+
+    prefill_builder: Literal["tts"] = attrs.field(validator=v.in_(("tts",)))
+    code_predictor_artifact: Literal["."] = attrs.field(default=".", validator=v.in_((".",)))
+    speaker_encoder_artifact: str = ""
+    speech_tokenizer_encoder_artifact: str = ""
+    tokenizer_dir: str = "."
+    speaker: str = ""
+    language: str = "auto"
+    text: Literal["auto", "whole", "streaming"] = attrs.field(
+        default="auto", validator=v.in_(("auto", "whole", "streaming"))
+    )
+    stop_runaway: bool = True
+    max_generate_length: int = attrs.field(default=4096, validator=v.ge(1))
+    temperature: float = attrs.field(default=0.9, validator=v.ge(0.0))
+    top_p: float = attrs.field(default=1.0, validator=[v.gt(0.0), v.le(1.0)])
+    top_k: int = attrs.field(default=50, validator=v.ge(0))
+    min_p: float = attrs.field(default=0.0, validator=[v.ge(0.0), v.le(1.0)])
+    repetition_penalty: float = attrs.field(default=1.05, validator=v.gt(0.0))
+    cp_temperature: float = attrs.field(default=0.9, validator=v.ge(0.0))
+    cp_top_p: float = attrs.field(default=1.0, validator=[v.gt(0.0), v.le(1.0)])
+    cp_top_k: int = attrs.field(default=50, validator=v.ge(0))
+    cp_min_p: float = attrs.field(default=0.0, validator=[v.ge(0.0), v.le(1.0)])
+    bucket: int = attrs.field(default=0, validator=v.ge(0))
+    prefill_chunk: int = attrs.field(default=0, validator=v.ge(0))
+
+    def talker(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in (*SETTINGS, "repetition_penalty", "max_generate_length")}
+
+    def code_predictor(self) -> dict[str, Any]:
+        return {name: getattr(self, f"cp_{name}") for name in SETTINGS}
+
+
+SETTINGS = ("temperature", "top_k", "top_p", "min_p")
+
+
+@attrs.define(eq=False)
+class _Speech:
+    """One row's prompt, what it has said, and its place in the cache.
+
+    Attributes:
+        most: frames at most; `reason` says why.
+        length: cache entries.
+        last: int64 [groups], the frame said last.
+    """
+
+    row: Row
+    prompt: Any
+    talker: Sampling
+    predictor: Sampling
+    most: int
+    reason: str
+    last: Any
+    length: int = 0
+    frames: int = 0
+
+    @property
+    def reading(self) -> bool:
+        return self.length < len(self.prompt.text)
+
+    def text(self, padding: int) -> int:
+        """Text id beside the frame said last."""
+        beside = self.prompt.trailing
+        return beside[self.frames - 1] if 0 < self.frames <= len(beside) else padding
+
+
+class Talker(Runner):
+    """Says a request's text on port `codes`, int32 [1, 16] a frame; on `context` the frames of a cloned recording."""
+
+    decl = RunnerDecl(
+        kind="autoregressive",
+        inputs={
+            "text": InputDecl(kinds=frozenset({"text"}), from_request=True),
+            **dict.fromkeys(
+                ("voice", "language", "instruct", "ref_audio", "ref_text"), InputDecl(from_request=True)
+            ),
+        },
+        ports={"codes": "codec", "context": "codec"},
+        required=frozenset({"text"}),
+        config=TalkerConfig,
+    )
+
+    def __init__(self, *, stage: Stage, config: TalkerConfig | None = None) -> None:
+        super().__init__(stage=stage, config=config or TalkerConfig(prefill_builder="tts"))
+        self._speeches: dict[int, _Speech] = {}
+
+    def open(self, context: OpenContext) -> None:
+        from framework.engines import manifest
+        from framework.engines.backend import open_engine
+        from framework.engines.calls import RowCalls
+        from models.qwen3_tts.processing import TTSProcessor
+
+        built = manifest.read(context.artifact)
+        self._max_input = int(built.options["max_input_len"])
+        self._capacity = int(built.options["max_kv_cache_capacity"])
+        self._processor = TTSProcessor(context.artifact / self.config.tokenizer_dir)
+        self._tts = self._processor.config
+        self._engine = open_engine(context.artifact, context.backend)
+        spec, rows = self._engine.spec, context.batch
+        shapes = {tensor.name: tensor.shape for tensor in spec.inputs}
+        self._chunk = min(self.config.prefill_chunk or spec.caps["tokens"], spec.caps["tokens"])
+        self._vocab = self._tts.talker.vocab
+        self._fixed = 0 if "candidates" in shapes else int(built.options["candidates"])  # codes every call looks at
+        self._rows = rows
+        ones, zeros = np.ones(rows, np.float32), np.zeros(rows, np.float32)
+        settings: dict[str, Any] = {"repetition_penalty": ones.copy()}
+        settings["logit_bias"] = np.zeros((rows, self._vocab), np.float32)
+        for prefix in ("", "cp_"):
+            settings[f"{prefix}temperature"], settings[f"{prefix}min_p"] = zeros.copy(), zeros.copy()
+            settings[f"{prefix}top_p"], settings[f"{prefix}top_k"] = ones.copy(), np.zeros(rows, np.int64)
+        if "speaker" in shapes:
+            settings["speaker"] = np.zeros((rows, self._tts.talker.hidden), np.float32)
+        self._calls = RowCalls(self._engine, self._engine.new_states(rows), settings)
+        self._voices = self._voice_encoder(context)
+
+    def admit(self, row: Row) -> None:
+        from models.qwen3_tts.processing import text_of
+
+        where = f"request {row.request.index}"
+        given = {name: row.inputs[name].value for name in self.decl.inputs if name != "text" and name in row.inputs}
+        talker, predictor = self._sampling(row, where)
+        text = text_of(_messages(row))
+        voice = given.get("voice", self.config.speaker)
+        instruct = given.get("instruct", "")
+        ignored = bool(instruct) and not self._tts.takes_instruct
+        prompt = self._processor.prompt(
+            text,
+            language=given.get("language", self.config.language),
+            voice=voice,
+            instruct="" if ignored else instruct,
+            reference=(reference := self._reference(given, where)),
+            streaming=self.config.text == "streaming" or (self.config.text == "auto" and self._tts.kind == "base"),
+        )
+        most, reason = self._length(prompt, talker, where)
+        last = np.full(self._tts.groups, NOTHING, np.int64)
+        self._speeches[row.index] = _Speech(row, prompt, talker, predictor, most, reason, last)
+        self._set(row.index, talker, predictor, prompt)
+        row.details.update(batch_idx=row.index, prompt_tokens=len(prompt.text), text_tokens=prompt.spoken)
+        if voice:
+            row.details["voice"] = voice
+        if ignored:
+            row.details["ignored"] = "instruct: this checkpoint was trained without"
+        if "context" in row.outputs:
+            if reference is not None and reference.codes is not None:
+                row.outputs["context"].write(reference.codes)
+            row.outputs["context"].close()
+
+    def ready(self, row: Row) -> bool:
+        return row.index in self._speeches
+
+    def step(self, rows: Sequence[Row]) -> None:
+        speeches = [self._speeches[row.index] for row in rows]
+        reading = [speech for speech in speeches if speech.reading]
+        speaking = [speech for speech in speeches if not speech.reading]
+        for group in _contiguous(reading):
+            self._read(group)
+        if speaking:
+            self._speak(speaking)
+
+    def release(self, row: Row) -> None:
+        self._speeches.pop(row.index, None)
+
+    def close(self) -> None:
+        if hasattr(self, "_calls"):
+            self._calls.clear()
+        for name in ("_engine", "_voices"):
+            if getattr(self, name, None) is not None:
+                getattr(self, name).close()
+
+    # Requests
+
+    def _sampling(self, row: Row, where: str) -> tuple[Sampling, Sampling]:
+        talker = row.request.sampling_for("talker", self.config.talker())
+        given = {"repetition_penalty": 1.0, **self.config.code_predictor()}
+        predictor = row.request.sampling_for("code_predictor", given)
+        problems = []
+        if predictor.repetition_penalty != 1.0 or predictor.logit_bias:
+            expected = "only temperature, top_k, top_p and min_p"
+            problems.append(Problem(where=f"{where}: code_predictor", got="other settings", expected=expected))
+        problems += [
+            Problem(where=f"{where}: logit_bias", got=str(code), expected=f"codes 0 to {self._vocab - 1}")
+            for code in talker.logit_bias
+            if not 0 <= code < self._vocab
+        ]
+        for role, sampling in (("talker", talker), ("code_predictor", predictor)):
+            if self._fixed and _candidates(sampling, self._vocab) > self._fixed:
+                expected = f"1 to {self._fixed}, the best codes that the engine looks at"
+                hint = "0 means all; build with a larger build.candidates"
+                got = str(sampling.top_k)
+                problems.append(Problem(where=f"{where}: {role}.top_k", got=got, expected=expected, hint=hint))
+        if problems:
+            raise StageError(problems)
+        return talker, predictor
+
+    def _length(self, prompt: Any, sampling: Sampling, where: str) -> tuple[int, str]:
+        """Frames at most, and why. Raises StageError for what cannot be said to its end."""
+        tokens, frames = len(prompt.text), sampling.max_generate_length
+        if tokens > self._max_input:
+            hint = "say it in parts, or build with a larger build.max_input_len"
+            expected = f"at most {self._max_input}, which the engine was built for"
+            raise StageError(Problem(where=f"{where}: text", got=f"{tokens} tokens", expected=expected, hint=hint))
+        room = self._capacity - tokens + 1  # the last frame needs no place in the cache
+        fitting = min(frames, PAUSE + FITTING * prompt.spoken)
+        if fitting > room:
+            got = f"a prompt of {tokens} tokens and up to {fitting} frames of sound"
+            expected = f"at most {self._capacity} together, the cache that the engine was built with"
+            hint = "say it in parts, set talker_max_generate_length, or build with a larger build.max_kv_cache_capacity"
+            raise StageError(Problem(where=f"{where}: text", got=got, expected=expected, hint=hint))
+        limits = [(frames, f"max_generate_length of {frames} frames"), (room, f"cache of {self._capacity} entries")]
+        if self.config.stop_runaway:
+            long = PAUSE + MOST * prompt.spoken
+            limits.append((long, f"no end after {long / FRAME_RATE:.0f} s for {prompt.spoken} text tokens"))
+        return min(limits)
+
+    def _set(self, row: int, talker: Sampling, predictor: Sampling, prompt: Any) -> None:
+        values: dict[str, Any] = {"repetition_penalty": talker.repetition_penalty}
+        for prefix, sampling in (("", talker), ("cp_", predictor)):
+            values |= {prefix + name: getattr(sampling, name) for name in SETTINGS}
+        bias = values["logit_bias"] = np.zeros(self._vocab, np.float32)
+        for code, value in talker.logit_bias.items():
+            bias[code] = value
+        if "speaker" in self._calls.settings:
+            values["speaker"] = 0 if prompt.vector is None else prompt.vector
+        self._calls.set(row, values)
+
+    def _voice_encoder(self, context: OpenContext) -> Any:
+        codec, speaker = self.config.speech_tokenizer_encoder_artifact, self.config.speaker_encoder_artifact
+        if not codec or not speaker:
+            return None
+        from models.qwen3_tts.codec_processing import VoiceEncoder
+
+        return VoiceEncoder(context.artifact / codec, context.artifact / speaker, context.backend)
+
+    def _reference(self, given: Mapping[str, Any], where: str) -> Any:
+        """The voice to clone; None where the checkpoint has its own. Raises StageError where it lacks or is no voice."""
+        from framework.io.audio import load_audio
+        from models.qwen3_tts.processing import Reference
+
+        if "ref_audio" not in given:
+            if "ref_text" in given:
+                expected = "ref_audio, the recording it is the text of"
+                raise StageError(Problem(where=f"{where}: ref_text", got="no ref_audio", expected=expected))
+            if self._tts.kind == "base":
+                expected = "a recording of the voice to speak with, and if known ref_text, what is said in it"
+                raise StageError(Problem(where=f"{where}: ref_audio", got="nothing", expected=expected))
+            return None
+        if self._voices is None:
+            expected = "nothing: this checkpoint does not clone, or was built without its encoders"
+            raise StageError(Problem(where=f"{where}: ref_audio", got=repr(given["ref_audio"]), expected=expected))
+        try:
+            samples = load_audio(Path(given["ref_audio"]), RATE)
+        except ConfigError as error:
+            raise StageError(error.problems) from error
+        seconds = len(samples) / RATE
+        if not SHORTEST <= seconds <= self._voices.longest / RATE:
+            expected = f"{SHORTEST} to {self._voices.longest // RATE} s of a voice"
+            raise StageError(Problem(where=f"{where}: ref_audio", got=f"{seconds:.2f} s", expected=expected))
+        text = given.get("ref_text", "")
+        codes = self._voices.codes(samples) if text else None
+        return Reference(vector=self._voices.speaker(samples), codes=codes, text=text)
+
+    # Steps
+
+    def _read(self, group: Sequence[_Speech]) -> None:
+        """One chunk of each prompt of neighbouring rows; the last chunk also says the first frame."""
+        width = min(self._chunk, max(len(speech.prompt.text) - speech.length for speech in group))
+        counts = [min(width, len(speech.prompt.text) - speech.length) for speech in group]
+        text = np.full((len(group), width), self._tts.text_pad, np.int64)
+        codes = np.full((len(group), width, self._tts.groups), NOTHING, np.int64)
+        for place, (speech, count) in enumerate(zip(group, counts, strict=True)):
+            part = slice(speech.length, speech.length + count)
+            text[place, :count], codes[place, :count] = speech.prompt.text[part], speech.prompt.codes[part]
+        start = group[0].row.index
+        frames = self._run(start, start + len(group), list(group), text, codes, counts)
+        for speech, count, frame in zip(group, counts, frames, strict=True):
+            speech.length += count
+            if not speech.reading:
+                self._accept(speech, frame)
+
+    def _speak(self, speaking: Sequence[_Speech]) -> None:
+        """One frame of each."""
+        indices = [speech.row.index for speech in speaking]
+        start, stop = min(indices), max(indices) + 1
+        if self._engine.captures:
+            start, stop = 0, self._rows
+        elif self.config.bucket:
+            start, stop = 0, min(max(stop, self.config.bucket), self._rows)
+        rows = [self._speeches.get(index) for index in range(start, stop)]
+        pad = self._tts.text_pad
+        text = np.array([[speech.text(pad) if speech else pad] for speech in rows], np.int64)
+        codes = np.stack([speech.last if speech else speaking[0].last for speech in rows])[:, None]
+        frames = self._run(start, stop, rows, text, codes, [1] * len(rows), active=speaking)
+        for speech in speaking:
+            speech.length += 1
+            self._accept(speech, frames[speech.row.index - start])
+
+    def _run(
+        self,
+        start: int,
+        stop: int,
+        rows: Sequence[_Speech | None],
+        text: Any,
+        codes: Any,
+        counts: Sequence[int],
+        active: Sequence[_Speech] | None = None,
+    ) -> Any:
+        """One call; returns int64 [rows, groups]."""
+        speeches = active if active is not None else [speech for speech in rows if speech is not None]
+        wanted = max(_candidates(s, self._vocab) for speech in speeches for s in (speech.talker, speech.predictor))
+        best = next((n for n in CANDIDATES if wanted <= n), self._vocab)
+        tokens = text.shape[1]
+        fixed = {} if self._fixed else {"candidates": best}
+        call = self._calls.get(start, stop, {"tokens": tokens}, fixed, repeated=tokens == 1)
+        call.write("text", text)
+        call.write("codes", codes)
+        call.write("past_lengths", np.array([s.length if s else 0 for s in rows], np.int64))
+        call.write("token_counts", np.array(counts, np.int64))
+        call.write("frames", np.array([s.frames if s else 0 for s in rows], np.int64))
+        sampled = [s for s in speeches if s.talker.temperature > 0 or s.predictor.temperature > 0]
+        if sampled:
+            noise = np.zeros((stop - start, self._tts.groups), np.float32)
+            for speech in sampled:
+                draw = uniform(speech.talker.seed, self.stage.id, speech.frames, self._tts.groups)
+                noise[speech.row.index - start] = draw
+            call.write("noise", noise)
+        call()
+        return call.read("frame")
+
+    def _accept(self, speech: _Speech, frame: Any) -> None:
+        """Take a frame into the speech; end the row where the speech ends."""
+        if frame[0] == self._tts.codec.eos:
+            self._finish(speech, "end-of-sequence")
+            return
+        speech.last = np.array(frame)
+        speech.frames += 1
+        speech.row.outputs["codes"].write(speech.last[None].astype(np.int32))
+        if speech.frames >= speech.most:
+            self._finish(speech, "max-length", cut_by=speech.reason)
+
+    def _finish(self, speech: _Speech, reason: str, **details: Any) -> None:
+        speech.row.finish(finish_reason=reason, frames=speech.frames, **details)
+
+
+def _messages(row: Row) -> Sequence[Mapping[str, Any]]:
+    """A request's messages, or text of another stage."""
+    chunks = row.inputs["text"].drain()
+    if chunks and hasattr(chunks[0], "text"):
+        return [{"role": "assistant", "content": "".join(chunk.text for chunk in chunks)}]
+    return list(chunks[0]) if chunks else []
+
+
+def _candidates(sampling: Sampling, vocab: int) -> int:
+    """Best codes a row needs to see."""
+    return (sampling.top_k or vocab) if sampling.temperature > 0 else 1
+
+
+def _contiguous(speeches: Sequence[_Speech]) -> list[list[_Speech]]:
+    """Split rows into runs without a gap. A prompt that goes on is read alone: GroupQueryAttention takes several rows
+    of several tokens only while their caches are empty."""
+    groups: list[list[_Speech]] = []
+    for speech in sorted(speeches, key=lambda speech: speech.row.index):
+        last = groups[-1][-1] if groups else None
+        if last and last.row.index + 1 == speech.row.index and not last.length and not speech.length:
+            groups[-1].append(speech)
+        else:
+            groups.append([speech])
+    return groups
