@@ -14,7 +14,8 @@ import numpy as np
 RATE = 16_000
 HOP, FFT = 160, 400  # samples: 10 ms, 25 ms
 LEAST = 1.0  # seconds that a window moves on at least
-NEAR = 0.3  # seconds that a timestamp may be off
+NEAR = 0.6  # seconds that a timestamp may be off
+PAUSE = 0.4  # seconds that are compared to find the quietest place; shorter ones find gaps within words
 LOUD = 35.0  # dB below the loudest moment that still count as sound
 STEADY = 4.0  # dB between soft and loud moments of what is no speech
 WORD = 0.5  # seconds in which something may be said
@@ -97,9 +98,9 @@ def audible(samples: Float32, floor: float) -> bool:
 
 
 def quietest(samples: Float32, start: int, stop: int) -> int:
-    """Sample between `start` and `stop` in the middle of the quietest 200 ms: a place where no word is cut."""
+    """Sample between `start` and `stop` in the middle of the quietest 0.4 s: a place where no word is cut."""
     power = _power(samples[start:stop])
-    width = min(20, len(power))
+    width = min(round(PAUSE * RATE) // HOP, len(power))
     if not width:
         return stop
     smooth = np.convolve(power, np.ones(width), mode="valid")
@@ -159,8 +160,8 @@ def segments(tokens: Sequence[int], first_timestamp: int, length: float) -> tupl
 
 
 def resume(samples: Float32, end: float) -> int:
-    """Sample at which to go on behind a segment that ended at `end` seconds: the quietest place near it, since a
-    timestamp may be off by some tenths of a second."""
+    """Sample at which to go on behind a segment that ended at `end` seconds: the quietest place near it, since
+    timestamps are often rounded."""
     near = round(NEAR * RATE)
     middle = min(round(end * RATE), len(samples))
     return quietest(samples, max(0, middle - near), min(len(samples), middle + near))
