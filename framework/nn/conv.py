@@ -39,25 +39,3 @@ class Conv1d(nn.Module):
             dilations=[self.dilation],
             group=self.groups,
         )
-
-
-class ConvTranspose1d(nn.Module):
-    """Transposed convolution along the last axis, weight [in, out, kernel] as in torch.nn.ConvTranspose1d.
-
-    Args:
-        crop: outputs cut off at each end.
-    """
-
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel: int, *, stride: int, crop: tuple[int, int] = (0, 0)
-    ) -> None:
-        super().__init__()
-        self.weight = nn.Parameter([in_channels, out_channels, kernel])
-        self.bias = nn.Parameter([out_channels])
-        self.kernel, self.stride, self.crop = kernel, stride, crop
-
-    def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
-        """x [batch, in, time] -> [batch, out, (time - 1) stride + kernel - cropped]."""
-        return op.ConvTranspose(
-            x, self.weight, self.bias, kernel_shape=[self.kernel], strides=[self.stride], pads=list(self.crop)
-        )

@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
-from framework.engines.base import TensorSpec
+from framework.engines.base import Array, TensorSpec
 from framework.nn.attention import ones_like
-from framework.nn.conv import Conv1d, ConvTranspose1d
+from framework.nn.conv import Conv1d
 from framework.nn.layers import Linear
 
 
@@ -87,19 +87,36 @@ class CausalConv1d(nn.Module):
 
 
 class CausalConvTranspose1d(nn.Module):
-    """A transposed convolution whose `stride` outputs for a step follow from it and those before it."""
+    """A transposed convolution whose `stride` outputs for a step follow from it and those before it.
+
+    It is an ordinary convolution that makes the outputs of a step as channels, and then puts them in a row: faster, and
+    in types that backends transpose no convolution in. `by_step` turns published weights into its own.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, *, stride: int) -> None:
         super().__init__()
-        before = -(-kernel // stride) - 1  # earlier steps that reach into a step's outputs
-        self.conv = ConvTranspose1d(
-            in_channels, out_channels, kernel, stride=stride, crop=(before * stride, kernel - stride)
-        )
-        self.past = History(in_channels, before) if before else None
+        if kernel % stride:
+            raise ValueError(f"kernel {kernel} and stride {stride}: supported are kernels of whole strides")
+        self.stride, self.out_channels = stride, out_channels
+        steps = kernel // stride  # that reach into a step's outputs, itself one of them
+        self.conv = Conv1d(in_channels, stride * out_channels, steps)
+        self.past = History(in_channels, steps - 1) if steps > 1 else None
 
     def forward(self, op: OpBuilder, x: ir.Value, call: Continuation) -> ir.Value:
         """x [batch, in, time] -> [batch, out, stride * time]."""
-        return self.conv(op, x if self.past is None else self.past(op, x, call))
+        y = self.conv(op, x if self.past is None else self.past(op, x, call))
+        y = op.Reshape(y, [0, self.out_channels, self.stride, -1])
+        return op.Reshape(op.Transpose(y, perm=[0, 1, 3, 2]), [0, self.out_channels, -1])
+
+
+def by_step(weight: Array, stride: int) -> Array:
+    """Weight [in, out, kernel] of a torch.nn.ConvTranspose1d, or its bias [out], for a `CausalConvTranspose1d`:
+    [out * stride, in, kernel / stride], or [out * stride]."""
+    if weight.ndim == 1:
+        return np.repeat(weight, stride)
+    channels, out, kernel = weight.shape
+    taps = weight.reshape(channels, out, kernel // stride, stride)[:, :, ::-1]  # the oldest step first
+    return np.ascontiguousarray(taps.transpose(1, 3, 0, 2).reshape(out * stride, channels, -1))
 
 
 @attrs.frozen(kw_only=True, eq=False)

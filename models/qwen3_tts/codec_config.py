@@ -149,7 +149,7 @@ class CodecConfig:
 
 @attrs.frozen(kw_only=True)
 class SpeakerConfig:
-    """The speaker encoder (ECAPA-TDNN), `speaker_encoder_config` of the main config: a mel spectrogram to one vector."""
+    """The speaker encoder (ECAPA-TDNN): a mel spectrogram to one vector. The main config's `speaker_encoder_config`."""
 
     mel_dim: int = MELS
     enc_dim: int = 1024

@@ -18,6 +18,7 @@ Parameter names are theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import ml_dtypes
@@ -215,7 +216,8 @@ class CodecDecoder(nn.Module):
 
         x = self.pre_conv(op, self.quantizer(op, codes), call)
         x = self.pre_transformer(op, x, at, call)  # [batch, latent, frames]
-        for (upsample, block), factor in zip(self.upsample, self.config.upsampling_ratios, strict=True):
+        stages: list[Any] = list(self.upsample)
+        for (upsample, block), factor in zip(stages, self.config.upsampling_ratios, strict=True):
             x = upsample(op, x, call)
             call = call.upsampled(op, factor)
             x = block(op, x, call)

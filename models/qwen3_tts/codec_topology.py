@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from framework.build.checkpoint import Checkpoint, open_checkpoint
@@ -94,12 +93,8 @@ def _decoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
     from models.qwen3_tts.codec_weights import DECODER, codec_weights
 
     network = CodecDecoder(config.decoder, dtype=dtype)
-    return _exported(
-        network,
-        dtype,
-        VOCODER,
-        lambda shapes: codec_weights(shapes, codec, prefix=DECODER, where=f"{codec.path}: {VOCODER}"),
-    )
+    weights = codec_weights(network, codec, prefix=DECODER, where=f"{codec.path}: {VOCODER}")
+    return _exported(network, weights, dtype, VOCODER)
 
 
 def _encoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
@@ -108,12 +103,8 @@ def _encoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
     from models.qwen3_tts.codec_weights import codec_weights
 
     network = CodecEncoder(config.encoder, max_frames=MAX_REFERENCE, dtype=dtype)
-    return _exported(
-        network,
-        dtype,
-        ENCODER,
-        lambda shapes: codec_weights(shapes, codec, prefix=PREFIX, where=f"{codec.path}: {ENCODER}"),
-    )
+    weights = codec_weights(network, codec, prefix=PREFIX, where=f"{codec.path}: {ENCODER}")
+    return _exported(network, weights, dtype, ENCODER)
 
 
 def _speaker(config: SpeakerConfig, checkpoint: Checkpoint, dtype: str) -> Any:
@@ -122,15 +113,11 @@ def _speaker(config: SpeakerConfig, checkpoint: Checkpoint, dtype: str) -> Any:
 
     network = SpeakerEncoder(config, dtype=dtype)
     return _exported(
-        network,
-        dtype,
-        SPEAKER,
-        lambda shapes: speaker_weights(shapes, checkpoint, where=f"{checkpoint.path}: {SPEAKER}"),
+        network, speaker_weights(network, checkpoint, where=f"{checkpoint.path}: {SPEAKER}"), dtype, SPEAKER
     )
 
 
-def _exported(network: Any, dtype: str, name: str, weights: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    from framework.nn import export, shape_of
+def _exported(network: Any, weights: dict[str, Any], dtype: str, name: str) -> Any:
+    from framework.nn import export
 
-    shapes = {key: shape_of(p) for key, p in network.named_parameters() if p.const_value is None}
-    return export(network, network.inputs(), network.outputs(), weights(shapes), dtype=dtype, name=name)
+    return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=name)

@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
+from onnxscript import nn
 
 from framework.build.checkpoint import Checkpoint
+from framework.build.weights import load_weights
+from framework.nn import shape_of
+from framework.nn.streaming import CausalConvTranspose1d, by_step
 
 # A codebook is saved as sums over its clusters and how often each was used; the quantizers of a group are one parameter
 # [quantizers, entries, width].
@@ -28,49 +33,50 @@ SPEAKER = "speaker_encoder."
 SPEAKER_UNUSED = ("talker.*",)
 
 
-def codec_weights(
-    parameters: Mapping[str, Sequence[int]],
-    checkpoint: Checkpoint,
-    *,
-    prefix: str,
-    where: str,
-) -> dict[str, Any]:
+def codec_weights(network: nn.Module, checkpoint: Checkpoint, *, prefix: str, where: str) -> dict[str, Any]:
     """Weights of the codec's decoder (prefix `decoder.`) or encoder (`encoder.`), out of `speech_tokenizer/`.
 
-    Args:
-        parameters: shape of each parameter that needs a weight.
-
-    Raises:
-        ConfigError: every weight missing, left over or of another shape.
+    Raises ConfigError with every weight missing, left over or of another shape.
     """
-    from framework.build.weights import load_weights
-
     sums, usage = (DECODER_SUMS, DECODER_USAGE) if prefix == DECODER else (ENCODER_SUMS, ENCODER_USAGE)
+    parameters = _shapes(network)
+    strides = {
+        f"{name}.conv.{part}": module.stride
+        for name, module in network.named_modules()
+        if isinstance(module, CausalConvTranspose1d)
+        for part in ("weight", "bias")
+    }
     wanted: dict[str, Sequence[int]] = {}
     names: dict[str, Sequence[str] | str] = {}
     for parameter, shape in parameters.items():
-        if not parameter.endswith(CODEBOOK):
-            wanted[parameter], names[parameter] = shape, prefix + parameter
-            continue
-        group = parameter.removesuffix(CODEBOOK)
-        for kind, pattern, dims in (("sums", sums, shape), ("usage", usage, shape[:-1])):
-            wanted[f"{group}.{kind}"] = dims
-            names[f"{group}.{kind}"] = [prefix + pattern.format(group=group, quantizer=i) for i in range(shape[0])]
+        if parameter.endswith(CODEBOOK):
+            group = parameter.removesuffix(CODEBOOK)
+            for kind, pattern, dims in (("sums", sums, shape), ("usage", usage, shape[:-1])):
+                wanted[f"{group}.{kind}"] = dims
+                names[f"{group}.{kind}"] = [prefix + pattern.format(group=group, quantizer=i) for i in range(shape[0])]
+        else:
+            wanted[parameter] = _published(shape, strides[parameter]) if parameter in strides else shape
+            names[parameter] = prefix + parameter
     unused = DECODER_UNUSED if prefix == DECODER else (*ENCODER_UNUSED, *_beyond(parameters, checkpoint))
     weights = load_weights(wanted, checkpoint, names=names, ignore=unused, where=where)
-    for parameter in parameters:
-        if parameter.endswith(CODEBOOK):
+    for parameter, shape in parameters.items():
+        if parameter in strides:
+            weights[parameter] = _turned(weights[parameter], strides[parameter], shape)
+        elif parameter.endswith(CODEBOOK):
             group = parameter.removesuffix(CODEBOOK)
             weights[parameter] = _centroids(weights.pop(f"{group}.sums"), weights.pop(f"{group}.usage"))
     return weights
 
 
-def speaker_weights(parameters: Mapping[str, Sequence[int]], checkpoint: Checkpoint, *, where: str) -> dict[str, Any]:
+def speaker_weights(network: nn.Module, checkpoint: Checkpoint, *, where: str) -> dict[str, Any]:
     """Weights of the speaker encoder, out of a Base model's own checkpoint. Raises ConfigError as `codec_weights`."""
-    from framework.build.weights import load_weights
-
+    parameters = _shapes(network)
     names = {parameter: SPEAKER + parameter for parameter in parameters}
     return load_weights(parameters, checkpoint, names=names, ignore=SPEAKER_UNUSED, where=where)
+
+
+def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: shape_of(p) for name, p in network.named_parameters() if p.const_value is None}
 
 
 def _beyond(parameters: Mapping[str, Sequence[int]], checkpoint: Checkpoint) -> list[str]:
@@ -86,9 +92,19 @@ def _beyond(parameters: Mapping[str, Sequence[int]], checkpoint: Checkpoint) -> 
     return names
 
 
+def _published(shape: Sequence[int], stride: int) -> Sequence[int]:
+    """Shape of what `by_step` turns into `shape`."""
+    out, *others = shape
+    return (others[0], out // stride, stride * others[1]) if others else (out // stride,)
+
+
+def _turned(weight: Any, stride: int, shape: Sequence[int]) -> Any:
+    """A transposed convolution's weight or bias as the network has it, read when saved."""
+    return ir.LazyTensor(lambda: ir.tensor(by_step(weight.numpy(), stride)), dtype=weight.dtype, shape=ir.Shape(shape))
+
+
 def _centroids(sums: Any, usage: Any) -> Any:
     """[quantizers, entries, width] by [quantizers, entries], read when saved."""
-    import onnx_ir as ir
 
     def divided() -> ir.TensorProtocol:
         used = np.maximum(usage.numpy().astype(np.float32), np.float32(SMALLEST_USAGE))

@@ -141,8 +141,8 @@ def test_streamed_sound_equals_the_whole(
 
 def test_sound_begins_while_the_talker_talks(engine_dir: Path) -> None:
     [result] = speak(engine_dir, [tiny.random_codes(60)], first_chunk_frames=4)
-    reports = result.stages
-    assert reports["code2wav"].first_output_s < reports["talker"].end_s
+    first, end = result.stages["code2wav"].first_output_s, result.stages["talker"].end_s
+    assert first is not None and end is not None and first < end
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
