@@ -7,6 +7,7 @@ was met · 1 something was below it · 2 nothing was below, but something could 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -56,6 +57,7 @@ def say(line: str) -> None:
 
 
 def guarded() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that the engines are removed
     try:
         return main()
     except (MultistageError, RuntimeError) as error:  # what every line needs could not be had

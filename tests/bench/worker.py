@@ -60,7 +60,7 @@ def _reason(exitcode: int | None) -> str:
 
 
 def _serve(connection: Connection, make: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    with suppress(EOFError, KeyboardInterrupt):  # the bench has ended
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # the bench has ended
         subject, problem = _try(make, *args)
         connection.send((None, problem))
         while not problem:
