@@ -212,8 +212,9 @@ def test_speed_is_a_setting(executor: Executor, engines: Path) -> None:
 # A file of requests
 
 
-@pytest.mark.parametrize("spoken", [False, True], ids=["text out", "speech out"])
-@pytest.mark.parametrize("batching", ["cohort", "inflight"])
+@pytest.mark.parametrize(
+    ("batching", "spoken"), [("cohort", False), ("inflight", True)], ids=["cohort, text out", "in flight, speech out"]
+)
 def test_spoken_and_typed_questions_in_one_file(
     ask: Callable[..., int], question: Path, tmp_path: Path, batching: str, spoken: bool
 ) -> None:
