@@ -1,1 +1,1 @@
-"""`make bench`: speed and memory beside llama.cpp and transformers, measured in turn in one run."""
+"""`make bench`: speed and memory beside the published implementations, measured in turn in one run."""

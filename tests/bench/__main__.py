@@ -1,6 +1,6 @@
 """`python -m tests.bench [--rounds N] [--threads N] [--json FILE]`.
 
-Builds the SmolLM2 engines afresh, so that what is measured is what is in the tree. Exit status: 0 all that is wanted
+Builds all engines afresh, so that what is measured is what is in the tree. Exit status: 0 all that is wanted
 was met · 1 something was below it · 2 nothing was below, but something could not be measured.
 """
 
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from framework.errors import MultistageError
-from tests.bench import commands, machine, report, speed
+from tests.bench import commands, machine, report, speed, voice
 from tests.bench.ours import DEPLOYMENT, Ours, configured
 from tests.bench.worker import Worker
 
@@ -45,6 +45,10 @@ def main() -> int:
         with Worker(Ours, own, args.threads, 1) as ours:
             cached = ours.call("cached", commands.PROMPT, commands.REPLY)
         lines += commands.measure(own, cached, args.rounds, say)
+        say("building the voice assistant")
+        assistant = Path(folder, "voice")
+        commands.command(voice.PRESET, f"engine_dir={assistant}", module=commands.BUILD)
+        lines += voice.measure(assistant, args.threads, args.rounds, say)
     report.show(facts, lines)
     if args.json:
         report.save(args.json, facts, lines)

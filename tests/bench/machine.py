@@ -8,7 +8,9 @@ from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 
-PACKAGES = ("multistage", "onnxruntime", "numpy", "llama-cpp-python", "torch", "transformers")
+PACKAGES = (
+    "multistage", "onnxruntime", "numpy", "llama-cpp-python", "torch", "transformers", "faster-whisper", "hibari-tts",
+)  # fmt: skip
 
 
 class Memory:

@@ -12,13 +12,13 @@ DEPLOYMENT = "deployment=smollm2"
 PROSE = "The light of the harbour was seen by every ship that came home from the sea that winter. "
 
 
-def configured(*overrides: str) -> Any:
-    """The command's config (`InferenceConfig`) with these overrides."""
+def configured(*overrides: str, deployment: str = DEPLOYMENT) -> Any:
+    """The command's config (`InferenceConfig`) of a preset with these overrides."""
     from framework.cli.composition import Composer, values_of
     from framework.cli.config import InferenceConfig
     from framework.schema import structure
 
-    with Composer("inference", [DEPLOYMENT, *overrides]) as composer:
+    with Composer("inference", [deployment, *overrides]) as composer:
         return structure(InferenceConfig, values_of(composer.compose()), where="")
 
 
