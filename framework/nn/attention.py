@@ -26,15 +26,16 @@ class Positions:
     """What all attention layers of one call share.
 
     Attributes:
-        past: int64 [batch], cache entries each row already has.
+        past: int64 [batch], cache entries each row already has; None where caches grow by what is new.
         ids: int64 [batch, tokens], rotary position of each new token.
-        mask: bool [batch, 1, tokens, capacity], True where a query may look.
+        mask: bool [batch, 1, tokens, capacity], True where a query may look; None where caches grow: tokens see what is
+            before them.
         cos, sin: [positions, head_dim / 2] rotary tables.
     """
 
-    past: ir.Value
+    past: ir.Value | None
     ids: ir.Value
-    mask: ir.Value
+    mask: ir.Value | None
     cos: ir.Value
     sin: ir.Value
 
@@ -62,23 +63,15 @@ def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tup
 
 
 def positions(
-    op: OpBuilder,
-    ids: ir.Value,
-    past: ir.Value,
-    *,
-    capacity: int,
-    cos: ir.Value,
-    sin: ir.Value,
-    suffix: str = "",
+    op: OpBuilder, ids: ir.Value, past: ir.Value, *, capacity: int, cos: ir.Value, sin: ir.Value
 ) -> Positions:
-    """Causal positions of a call: `ids` [batch, tokens], `past` [batch], caches of `capacity` entries. A network that
-    calls this several times tells them apart by `suffix`.
+    """Causal positions of a call: `ids` [batch, tokens], `past` [batch], caches of `capacity` entries.
 
     Made by counting, not from shapes: a shape is known to the host alone, which keeps a GPU from capturing the call.
     """
     index = op.CumSum(ones_like(op, ids), 1, exclusive=1)  # [batch, tokens]: 0, 1, 2 ...
-    query = op.Add(op.Unsqueeze(past, [1]), index, _outputs=[f"cache_positions{suffix}"])
-    key = op.initializer(ir.tensor(np.arange(capacity, dtype=np.int64)), name=f"cache_entries{suffix}")
+    query = op.Add(op.Unsqueeze(past, [1]), index, _outputs=["cache_positions"])
+    key = op.initializer(ir.tensor(np.arange(capacity, dtype=np.int64)), name="cache_entries")
     mask = op.LessOrEqual(key, op.Unsqueeze(query, [1, 3]))  # [capacity] <= [batch, 1, tokens, 1]
     return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin)
 
@@ -114,15 +107,26 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
 
     def forward(
-        self, op: OpBuilder, x: ir.Value, at: Positions, key_cache: ir.Value, value_cache: ir.Value
+        self, op: OpBuilder, x: ir.Value, at: Positions, key_cache: ir.Value | None, value_cache: ir.Value | None
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """x [batch, tokens, hidden], caches [batch, kv_heads, capacity, head_dim] -> y, new caches."""
+        """x [batch, tokens, hidden], caches [batch, kv_heads, capacity, head_dim] -> y, new caches.
+
+        Caches that grow are [batch, kv_heads, entries, head_dim], at first None, and get several tokens only then.
+        """
         q = self._rotated(op, self._split(op, self.q_proj(op, x), self.heads), self.q_norm, at)
         k = self._rotated(op, self._split(op, self.k_proj(op, x), self.kv_heads), self.k_norm, at)
         v = op.Transpose(self._split(op, self.v_proj(op, x), self.kv_heads), perm=[0, 2, 1, 3])
-        key_cache = op.TensorScatter(key_cache, k, at.past, axis=-2)
-        value_cache = op.TensorScatter(value_cache, v, at.past, axis=-2)
-        y = op.Attention(q, key_cache, value_cache, at.mask, scale=self.head_dim**-0.5)  # [batch, heads, tokens, d]
+        scale = self.head_dim**-0.5
+        if at.past is not None:
+            key_cache = op.TensorScatter(key_cache, k, at.past, axis=-2)
+            value_cache = op.TensorScatter(value_cache, v, at.past, axis=-2)
+            y = op.Attention(q, key_cache, value_cache, at.mask, scale=scale)  # [batch, heads, tokens, d]
+        elif key_cache is None or value_cache is None:
+            key_cache, value_cache = k, v
+            y = op.Attention(q, k, v, is_causal=1, scale=scale)
+        else:
+            key_cache, value_cache = op.Concat(key_cache, k, axis=2), op.Concat(value_cache, v, axis=2)
+            y = op.Attention(q, key_cache, value_cache, scale=scale)
         y = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, self.heads * self.head_dim])
         return self.o_proj(op, y), key_cache, value_cache
 

@@ -62,7 +62,7 @@ class DecoderLayer(nn.Module):
             self.mlp = GatedMLP(config.hidden, config.intermediate, bias=config.mlp_bias)
 
     def forward(
-        self, op: OpBuilder, x: ir.Value, at: Positions, keys: ir.Value, values: ir.Value
+        self, op: OpBuilder, x: ir.Value, at: Positions, keys: ir.Value | None, values: ir.Value | None
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
         y, keys, values = self.self_attn(op, self.input_layernorm(op, x), at, keys, values)
         x = op.Add(x, y)

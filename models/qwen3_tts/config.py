@@ -146,10 +146,10 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-def _missing(config: Mapping[str, Any], types: Mapping[str, type], where: str) -> Iterator[Problem]:
+def _missing(config: Mapping[str, Any], types: Mapping[str, Any], where: str) -> Iterator[Problem]:
     """Keys that are not there, or of another type."""
     for key, kind in types.items():
-        value = config.get(key)
+        value: Any = config.get(key)
         if kind is float:
             good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         else:

@@ -32,8 +32,8 @@ from models.llm.config import LLMConfig
 from models.llm.network import DecoderLayer
 from models.qwen3_tts.config import MIN_FRAMES, RESERVED, SPEAKER, TTSConfig
 
-PREDICTOR = "cp_"  # what its inputs and caches are called by
-Caches = list[tuple[ir.Value, ir.Value]]
+PREDICTOR = "cp_"  # what its inputs are called by
+Cache = tuple[ir.Value | None, ir.Value | None]
 
 
 class Layers(nn.Module):
@@ -44,8 +44,10 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList([DecoderLayer(config, index) for index in range(config.layers)])
         self.norm = RMSNorm(config.hidden, config.rms_eps)
 
-    def forward(self, op: OpBuilder, x: ir.Value, at: Positions, caches: Caches) -> tuple[ir.Value, Caches]:
-        updated = []
+    def forward(
+        self, op: OpBuilder, x: ir.Value, at: Positions, caches: Sequence[Cache]
+    ) -> tuple[ir.Value, list[Cache]]:
+        updated: list[Cache] = []
         for layer, (keys, values) in zip(self.layers, caches, strict=True):
             x, keys, values = layer(op, x, at, keys, values)
             updated.append((keys, values))
@@ -94,11 +96,9 @@ class CodePredictor(nn.Module):
         hidden: ir.Value,
         first: ir.Value,
         table: Codes,
-        caches: Caches,
         given: Mapping[str, ir.Value],
-    ) -> tuple[ir.Value, Caches]:
-        """hidden [batch, 1, talker's], first code int64 [batch, 1], caches [batch, kv, groups, head_dim], of which
-        nothing is read that this call has not written -> codes int64 [batch, groups], caches.
+    ) -> ir.Value:
+        """hidden [batch, 1, talker's], first code int64 [batch, 1] -> codes int64 [batch, groups].
 
         `given` has the names of `sampler_inputs`; `noise` is [batch, groups], column 0 the talker's own.
         """
@@ -106,15 +106,14 @@ class CodePredictor(nn.Module):
         if not self.candidates:
             settings["candidates"] = op.Min(given["candidates"], [self.vocab])
         codes = [first]
-        start = op.Mul(op.Squeeze(first, [1]), 0)  # [batch] zeros
+        start = op.Mul(first, 0)  # [batch, 1] zeros
         x = op.Concat(hidden, table(op, first, group=0), axis=1)  # [batch, 2, talker's]
+        caches: list[Cache] = [(None, None)] * len(self.model.layers)
         for group, head in enumerate(self.lm_head, start=1):
             if self.small_to_mtp_projection is not None:
                 x = self.small_to_mtp_projection(op, x)
-            new = op.Concat(first, first, axis=1) if group == 1 else first  # as many positions as there are inputs
-            past = start if group == 1 else op.Add(start, group)
-            rotary = {"cos": self.rotary_cos, "sin": self.rotary_sin}
-            at = positions(op, new, past, capacity=self.groups, suffix=f".{group}", **rotary)
+            ids = op.Concat(start, op.Add(start, 1), axis=1) if group == 1 else op.Add(start, group)
+            at = Positions(past=None, ids=ids, mask=None, cos=self.rotary_cos, sin=self.rotary_sin)
             y, caches = self.model(op, x, at, caches)
             last = op.Slice(y, [-1], [2**31 - 1], [1]) if group == 1 else y  # [batch, 1, hidden]
             logits = op.Squeeze(head(op, last), [1])  # [batch, vocab]
@@ -123,7 +122,7 @@ class CodePredictor(nn.Module):
             codes.append(code)
             if group + 1 < self.groups:
                 x = table(op, code, group=group)
-        return op.Concat(*codes, axis=1), caches
+        return op.Concat(*codes, axis=1)
 
 
 class Codes(nn.Module):
@@ -189,20 +188,14 @@ class Talker(nn.Module):
         first = self._first_code(op, hidden, given)
         at_frame = op.Unsqueeze(frames, [1])
         history = op.ScatterElements(given["history"], at_frame, first, axis=1)
-        inner = [
-            (given[f"{PREDICTOR}key_cache.{i}"], given[f"{PREDICTOR}value_cache.{i}"])
-            for i in range(config.predictor.layers)
-        ]
         settings = {name: given[PREDICTOR + name] for name in SETTINGS}
         shared = {name: given[name] for name in ("noise", "candidates") if name in given}
         hidden = op.Unsqueeze(hidden, [1])
-        codes, inner = self.code_predictor(op, hidden, first, self.codes, inner, settings | shared)
+        codes = self.code_predictor(op, hidden, first, self.codes, settings | shared)
 
         outputs = {"frame": codes, "history.next": history}
-        for prefix, updated in (("", caches), (PREDICTOR, inner)):
-            for layer, (keys, values) in enumerate(updated):
-                outputs[f"{prefix}key_cache.{layer}.next"] = keys
-                outputs[f"{prefix}value_cache.{layer}.next"] = values
+        for layer, (keys, values) in enumerate(caches):
+            outputs[f"key_cache.{layer}.next"], outputs[f"value_cache.{layer}.next"] = keys, values
         return outputs
 
     def _first_code(self, op: OpBuilder, hidden: ir.Value, given: Mapping[str, ir.Value]) -> ir.Value:
@@ -268,11 +261,16 @@ class Speech(nn.Module):
         )
 
     def states(self) -> tuple[TensorSpec, ...]:
-        """Codes 0 spoken so far, and the caches; those of the predictor hold one frame."""
+        """Codes 0 spoken so far, and the talker's caches; the predictor's live as long as a frame."""
+        config = self.config.talker
+        cache = ("batch", config.kv_heads, self.capacity, config.head_dim)
         return (
             TensorSpec(name="history", dtype="int64", shape=("batch", self.capacity)),
-            *_caches("", self.config.talker, self.capacity, self.dtype),
-            *_caches(PREDICTOR, self.config.predictor, self.config.groups, self.dtype),
+            *(
+                TensorSpec(name=f"{kind}_cache.{layer}", dtype=self.dtype, shape=cache)
+                for layer in range(config.layers)
+                for kind in ("key", "value")
+            ),
         )
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
@@ -281,15 +279,6 @@ class Speech(nn.Module):
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p")  # of both samplers
 FORBIDDEN = -1e30  # a logit that is never chosen; log-probabilities stay numbers
-
-
-def _caches(prefix: str, config: LLMConfig, capacity: int, dtype: str) -> Sequence[TensorSpec]:
-    shape = ("batch", config.kv_heads, capacity, config.head_dim)
-    return [
-        TensorSpec(name=f"{prefix}{kind}_cache.{layer}", dtype=dtype, shape=shape)
-        for layer in range(config.layers)
-        for kind in ("key", "value")
-    ]
 
 
 def _constant(values: np.ndarray, dtype: str) -> nn.Parameter:

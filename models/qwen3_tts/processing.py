@@ -139,9 +139,7 @@ class TTSProcessor:
             return [codec.nothink, codec.think_bos, codec.think_eos]
         return [codec.think, codec.think_bos, languages[name], codec.think_eos]
 
-    def _after_recording(
-        self, text: Sequence[int], recording: Any, streaming: bool
-    ) -> tuple[list[Row], Sequence[int]]:
+    def _after_recording(self, text: Sequence[int], recording: Any, streaming: bool) -> tuple[list[Row], Sequence[int]]:
         """Rows of the text of a recording and of what shall be said after it, beside the recording's codes; what is
         left of the text."""
         pad, codec = self.config.text_pad, self.config.codec

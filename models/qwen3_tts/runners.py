@@ -1,6 +1,6 @@
 """The stage that speaks in codes: `qwen3_omni.talker`, here with `prefill_builder: tts`.
 
-A prompt is read in chunks; the call that reads its end says the first frame, and every further call a frame of 16 codes.
+A prompt is read in chunks; the call that reads its end says the first frame, every further call a frame of 16 codes.
 Rows of a call are neighbours; one in between that has nothing to do writes a cache entry that its next call overwrites.
 """
 
@@ -118,9 +118,7 @@ class Talker(Runner):
         kind="autoregressive",
         inputs={
             "text": InputDecl(kinds=frozenset({"text"}), from_request=True),
-            **dict.fromkeys(
-                ("voice", "language", "instruct", "ref_audio", "ref_text"), InputDecl(from_request=True)
-            ),
+            **dict.fromkeys(("voice", "language", "instruct", "ref_audio", "ref_text"), InputDecl(from_request=True)),
         },
         ports={"codes": "codec", "context": "codec"},
         required=frozenset({"text"}),
@@ -279,7 +277,7 @@ class Talker(Runner):
         return VoiceEncoder(context.artifact / codec, context.artifact / speaker, context.backend)
 
     def _reference(self, given: Mapping[str, Any], where: str) -> Any:
-        """The voice to clone; None where the checkpoint has its own. Raises StageError where it lacks or is no voice."""
+        """The voice to clone, None for a checkpoint with its own. Raises StageError where it lacks or is none."""
         from framework.io.audio import load_audio
         from models.qwen3_tts.processing import Reference
 

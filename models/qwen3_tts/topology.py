@@ -47,9 +47,8 @@ class Qwen3TTS:
             model=lambda dtype: _model(config, checkpoint, options, capacity, dtype),
             states={"history": "history.next"}
             | {
-                f"{prefix}{kind}_cache.{layer}": f"{prefix}{kind}_cache.{layer}.next"
-                for prefix, decoder in (("", config.talker), ("cp_", config.predictor))
-                for layer in range(decoder.layers)
+                f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
+                for layer in range(config.talker.layers)
                 for kind in ("key", "value")
             },
             caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk},
