@@ -74,6 +74,7 @@ def deployed(config: InferenceConfig, prefixes: tuple[str, ...] = PREFIXES) -> D
 
 def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | None) -> Executor:
     """An executor whose stages are opened when the first request needs them."""
+    from framework.engines.backend import shared
     from framework.execution.executor import Executor
     from framework.execution.runner import OpenContext
 
@@ -81,7 +82,7 @@ def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | N
     policy = safe_instantiate(
         {**config.batching, "size": (batch_size or 1) if size is None else size}, "batching", system.prefixes
     )
-    backend = safe_instantiate(config.backend, "backend", system.prefixes)
+    backend = shared(safe_instantiate(config.backend, "backend", system.prefixes), system.folder)
 
     def runner(stage: Stage) -> Any:
         cls = system.classes[stage.runner]

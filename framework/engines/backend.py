@@ -28,15 +28,16 @@ class OnnxRuntimeCpu:
 
     Attributes:
         threads: threads per engine; 0 is one per physical core.
-        spin: what idle threads do. `always` waits busily between calls too (fastest decoding, one engine at a time),
-            `in_call` only within a call (several engines take turns on the same cores), `never` sleeps.
+        spin: what idle threads do. `always` waits busily between calls too, `in_call` only within a call, `never`
+            sleeps; `auto` is `always` for the only engine of a deployment, and `never` where several take turns on
+            the same cores (see `shared`).
         arena: keep freed activations for the next call instead of giving them back; faster, more memory.
     """
 
     name: ClassVar[str] = "cpu"
     threads: int = attrs.field(default=0, validator=v.ge(0))
-    spin: Literal["always", "in_call", "never"] = attrs.field(
-        default="always", validator=v.in_(("always", "in_call", "never"))
+    spin: Literal["auto", "always", "in_call", "never"] = attrs.field(
+        default="auto", validator=v.in_(("auto", "always", "in_call", "never"))
     )
     arena: bool = True
 
@@ -88,6 +89,14 @@ class TensorRT:
 
 
 Backend = OnnxRuntimeCpu | OnnxRuntimeCuda | TensorRT
+
+
+def shared(backend: Backend, folder: Path) -> Backend:
+    """The backend as the engines in `folder` and below use it together: settles `spin: auto` by their number."""
+    if not isinstance(backend, OnnxRuntimeCpu) or backend.spin != "auto":
+        return backend
+    several = sum(1 for _ in folder.rglob(manifest.FILE_NAME)) > 1
+    return attrs.evolve(backend, spin="never" if several else "always")
 
 
 def compile_engine(

@@ -338,11 +338,15 @@ def _messages(row: Row, system: str) -> Sequence[Mapping[str, Any]]:
     """What is said to the model: the request's messages, sound in them replaced by what a stage heard in it.
 
     Text of another stage on `prompt` is what the user says. `system` goes before messages that have no system message.
+    Raises StageError when nothing was heard: what the sound was meant to say cannot be known.
     """
     chunks = row.inputs["prompt"].drain()
     messages = [_said(chunks)] if chunks and isinstance(chunks[0], TextChunk) else list(chunks[0])
     if "transcript" in row.inputs:
         heard = _said(row.inputs["transcript"].drain())["content"]
+        if not heard:
+            where = f"request {row.request.index}: audio"
+            raise StageError(Problem(where=where, got="no speech in it", expected="something said"))
         messages = [_heard(message, heard) for message in messages]
     if system and not any(message.get("role") == "system" for message in messages):
         messages.insert(0, {"role": "system", "content": system})

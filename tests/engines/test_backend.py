@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from framework.engines import manifest
-from framework.engines.backend import OnnxRuntimeCuda, TensorRT, compile_engine, open_engine
+from framework.engines.backend import OnnxRuntimeCpu, OnnxRuntimeCuda, TensorRT, compile_engine, open_engine, shared
 from framework.engines.verify import in_place
 from framework.errors import ConfigError
 from tests.engines import tiny
@@ -168,3 +169,23 @@ def test_cuda_without_its_package_says_what_to_install(tmp_path: Path) -> None:
     folder = built(tmp_path / "engine", tiny.SCALE, backend=OnnxRuntimeCuda())
     with pytest.raises(ConfigError, match=r"CUDAExecutionProvider.*multistage\[cuda\]"):
         open_engine(folder, OnnxRuntimeCuda())
+
+
+@pytest.mark.parametrize(
+    ("given", "engines", "settled"),
+    [
+        ("auto", ["."], "always"),
+        ("auto", [], "always"),
+        ("auto", ["asr/encoder", "asr", "llm"], "never"),
+        ("in_call", ["a", "b"], "in_call"),
+        ("always", ["a", "b"], "always"),
+    ],
+)
+def test_threads_of_engines_that_share_the_cores_sleep_between_calls(
+    given: Any, engines: list[str], settled: str, tmp_path: Path
+) -> None:
+    for name in engines:
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "engine.json").touch()
+    assert shared(OnnxRuntimeCpu(spin=given), tmp_path) == OnnxRuntimeCpu(spin=settled)
+    assert shared(OnnxRuntimeCuda(), tmp_path) == OnnxRuntimeCuda()

@@ -36,9 +36,7 @@ PLANTS = "What do plants need to grow?"  # answered in three sentences
 
 
 def configured(*overrides: str) -> InferenceConfig:
-    with Composer(
-        "inference", [PRESET, "sampling=greedy", "backend.threads=2", "backend.spin=in_call", *overrides]
-    ) as composer:
+    with Composer("inference", [PRESET, "sampling=greedy", "backend.threads=2", *overrides]) as composer:
         return structure(InferenceConfig, values_of(composer.compose()), where="")
 
 
@@ -241,6 +239,17 @@ def test_spoken_and_typed_questions_in_one_file(
     assert sorted(path.name for path in said.glob("*")) == names
     for name in names:
         assert soundfile.info(said / name).samplerate == 24000
+
+
+def test_silence_is_an_error_of_its_own_request(ask: Callable[..., int], tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "silence.wav", np.zeros(16000), 16000)
+    (tmp_path / "requests.json").write_text(
+        json.dumps({"requests": [{"audio": str(tmp_path / "silence.wav")}, {"prompt": FRANCE}]})
+    )
+    assert ask(f"input_file={tmp_path / 'requests.json'}", f"output_file={tmp_path / 'p.json'}", "batching.size=2") == 1
+    silent, typed = json.loads((tmp_path / "p.json").read_text())["responses"]
+    assert silent["error"] == "request 0: audio: got no speech in it, expected something said"
+    assert typed["ok"]
 
 
 # Judged by ear
