@@ -26,16 +26,22 @@ Codes = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class _Speech:
-    """One row's frames, and how many of them have been heard."""
+    """One row's frames, and how many of them have become sound: the first `context` of them, the recording that is
+    cloned, for what follows alone."""
 
     def __init__(self, row: Row) -> None:
         self.row = row
         self.codes: Codes = np.zeros((0, QUANTIZERS), np.int32)
         self.said = 0
+        if "context" in row.inputs:
+            self._take(row.inputs["context"].drain())
+        self.context = len(self.codes)
 
     def read(self) -> None:
         """Take the frames that are there. Raises StageError for what are none."""
-        chunks = self.row.inputs["codes"].drain()
+        self._take(self.row.inputs["codes"].drain())
+
+    def _take(self, chunks: Sequence[Any]) -> None:
         for chunk in chunks:
             self._check(chunk)
         if chunks:
@@ -61,11 +67,17 @@ class _Speech:
 
 class Code2Wav(Runner):
     """Says the frames on input `codes` (integers [frames, 16]) as sound on port `audio`: mono, 24 kHz, 1,920 samples a
-    frame. The frames themselves stand in the details, as `rvq_codes` int32 [frames, 16]."""
+    frame. The frames themselves stand in the details, as `rvq_codes` int32 [frames, 16].
+
+    Frames on input `context` came before them: they are not heard, but what is heard goes on from them.
+    """
 
     decl = RunnerDecl(
         kind="iterative",
-        inputs={"codes": InputDecl(kinds=frozenset({"codec"}), streaming=True)},
+        inputs={
+            "codes": InputDecl(kinds=frozenset({"codec"}), streaming=True),
+            "context": InputDecl(kinds=frozenset({"codec"})),
+        },
         ports={"audio": "audio"},
         required=frozenset({"codes"}),
         config=Code2WavConfig,
@@ -99,11 +111,14 @@ class Code2Wav(Runner):
         speeches = [self._speeches[row.index] for row in rows]
         for group in _adjacent(speeches):
             counts = [min(self._window(speech), speech.waiting) for speech in group]
-            for speech, sound in zip(group, self._sound(group, counts), strict=True):
+            before = [speech.said for speech in group]
+            for speech, said, sound in zip(group, before, self._sound(group, counts), strict=True):
+                sound = sound[max(0, speech.context - said) * FRAME :]
                 if len(sound):
                     speech.row.outputs["audio"].write(AudioChunk(samples=sound, sample_rate=SAMPLE_RATE))
                 if speech.complete and not speech.waiting:
-                    speech.row.finish(frames=speech.said, samples=speech.said * FRAME, rvq_codes=speech.codes)
+                    codes = speech.codes[speech.context :]
+                    speech.row.finish(frames=len(codes), samples=len(codes) * FRAME, rvq_codes=codes)
 
     def release(self, row: Row) -> None:
         self._speeches.pop(row.index, None)
@@ -117,7 +132,7 @@ class Code2Wav(Runner):
         if self.config.whole_utterance:
             return speech.waiting if speech.complete else speech.waiting + 1
         first = self.config.first_chunk_frames or self.config.chunk_frames
-        return self.config.chunk_frames if speech.said else first
+        return self.config.chunk_frames if speech.said else speech.context + first
 
     def _sound(self, group: Sequence[_Speech], counts: Sequence[int]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
         """float32 [samples] of the next frames of each row; the rows are neighbours."""

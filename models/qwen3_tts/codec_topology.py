@@ -59,14 +59,15 @@ def codec_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Comp
     return components
 
 
-def code2wav_stage(artifact: str, options: BuildOptions | None) -> Stage:
-    """The vocoder behind a talker."""
+def code2wav_stage(artifact: str, options: BuildOptions | None, *, clones: bool = False) -> Stage:
+    """The vocoder behind a talker; one that clones hands on the recording's frames too."""
+    context = [Input(name="context", source=Source("talker", "context"))] if clones else []
     return Stage(
         id=VOCODER,
         runner="qwen3_omni.code2wav",
         artifact=artifact,
         kind="iterative",
-        inputs=(Input(name="codes", source=Source("talker", "codes")),),
+        inputs=(Input(name="codes", source=Source("talker", "codes")), *context),
         emits=(Port(id="audio", kind="audio", transport="chunk_stream", terminal=True),),
         max_batch=options.max_batch_size if options else 1,
     )

@@ -66,7 +66,7 @@ class Qwen3TTS:
             return f"no {' and no '.join(lacking)} component was built"
         config = TTSConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
         talker = talker_stage(components, config, checkpoint.generation_config, options)
-        stages = (talker, code2wav_stage(components[VOCODER], options))
+        stages = (talker, code2wav_stage(components[VOCODER], options, clones=config.kind == "base"))
         return Topology(stages=stages, terminals=(Source(VOCODER, "audio"),))
 
 
@@ -74,7 +74,7 @@ def talker_stage(
     components: Mapping[str, str], config: TTSConfig, generation: Mapping[str, Any], options: BuildOptions | None
 ) -> Stage:
     """The talker's stage, with the checkpoint's own sampling as its defaults."""
-    settings: dict[str, Any] = {"prefill_builder": "tts"}
+    settings: dict[str, Any] = {"prefill_builder": "tts", "code_predictor_artifact": "."}
     settings |= {name: generation[official] for name, official in SETTINGS.items() if official in generation}
     settings |= {name: 0.0 for name, official in GREEDY.items() if generation.get(official) is False}
     if config.kind == "custom_voice" and config.speakers:
