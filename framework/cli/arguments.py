@@ -16,11 +16,11 @@ from framework.io.sampling import by_role, config_form, require
 from framework.parsing import parse_json
 
 # Written by a person: `${...}` in them is text as well.
-TEXT = frozenset({"prompt", "system", "voice"})
+TEXT = frozenset({"prompt", "system", "voice", "language", "instruct", "ref_text"})
 # Names of files and folders: `${paths.cache}/x` keeps its meaning.
 PATHS = frozenset(
     {
-        "engine_dir", "model_dir", "prompt_file", "audio", "image", "video", "out_audio", "out_timeline", "out_video",
+        "engine_dir", "model_dir", "prompt_file", "audio", "ref_audio", "image", "video", "out_audio", "out_timeline", "out_video",
         "input_file", "output_file", "output_audio_dir", "output_video_dir", "paths.cache", "paths.engines",
         "paths.outputs",
     }

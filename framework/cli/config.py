@@ -98,6 +98,10 @@ class InferenceConfig(BuildConfig):
     image: str | None = None
     video: str | tuple[str, ...] | None = None
     voice: str | None = None
+    language: str | None = None
+    instruct: str | None = None
+    ref_audio: Path | None = None
+    ref_text: str | None = None
     out_audio: Path | None = None
     out_timeline: Path | None = None
     out_video: Path | None = None
@@ -118,6 +122,7 @@ class InferenceConfig(BuildConfig):
     stream_capacity: int = attrs.field(default=64, validator=attrs.validators.ge(1))
 
     validate_config: bool = False
+    list_voices: bool = False
     dump_profile: bool = False
 
 
@@ -160,7 +165,7 @@ def check_combination(config: InferenceConfig) -> None:
             Problem(where="prompt_file", got=config.prompt_file, expected="prompt or prompt_file, not both")
         )
     asks = config.input_file is not None or {*given} & {"prompt", "prompt_file", "audio", "image", "video"}
-    if not asks and not config.validate_config:
+    if not asks and not config.validate_config and not config.list_voices:
         hint = 'prompt="Hello", or input_file=requests.json; --help says more'
         problems.append(Problem(where="prompt", got="nothing", expected="a request", hint=hint))
     if problems:

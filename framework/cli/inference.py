@@ -44,6 +44,8 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     if config.validate_config:
         _print_graph(deployed(config, prefixes).graph)
         return 0
+    if config.list_voices:
+        return _list_voices(deployed(config, prefixes))
     begin = time.perf_counter()
     file = file_of(config) if config.input_file else single_request(config)
     system = deployed(config, prefixes)
@@ -84,12 +86,6 @@ def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | N
     )
     backend = shared(safe_instantiate(config.backend, "backend", system.prefixes), system.folder)
 
-    def runner(stage: Stage) -> Any:
-        cls = system.classes[stage.runner]
-        settings = cls.decl.config
-        typed = None if settings is None else structure(settings, stage.config, where=f"stages.{stage.id}.config")
-        return cls(stage=stage, config=typed)
-
     def context(stage: Stage) -> OpenContext:
         artifact = system.folder / stage.artifact
         batch = min(stage.max_batch, policy.size)
@@ -97,11 +93,30 @@ def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | N
 
     return Executor(
         system.graph,
-        {stage.id: runner(stage) for stage in system.graph.stages},
+        {stage.id: _runner(system, stage) for stage in system.graph.stages},
         policy=policy,
         make_context=context,
         stream_capacity=config.stream_capacity,
     )
+
+
+def _runner(system: Deployed, stage: Stage) -> Any:
+    cls = system.classes[stage.runner]
+    settings = cls.decl.config
+    typed = None if settings is None else structure(settings, stage.config, where=f"stages.{stage.id}.config")
+    return cls(stage=stage, config=typed)
+
+
+def _list_voices(system: Deployed) -> int:
+    """Print what requests may choose by name, a line a choice; status 1 when there is nothing."""
+    found = [
+        f"{field}: {', '.join(names)}"
+        for stage in system.graph.stages
+        for field, names in _runner(system, stage).choices(system.folder / stage.artifact).items()
+        if names
+    ]
+    print("\n".join(found) or "nothing to choose: no stage of this graph has voices or languages")
+    return 0 if found else 1
 
 
 def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:

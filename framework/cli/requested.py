@@ -26,10 +26,17 @@ def defaults_of(config: InferenceConfig) -> Defaults:
     options = {key: getattr(config, key) for key in ("apply_chat_template", "add_generation_prompt", "enable_thinking")}
     return Defaults(
         sampling=require(by_role(config.sampling, "sampling")),
-        fields={} if config.voice is None else {"voice": config.voice},
+        fields=_speech(config),
         kinds=frozenset({"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}),
         options={**options, "style": style} if style else options,
     )
+
+
+def _speech(config: InferenceConfig) -> dict[str, str]:
+    """Fields that a speech stage reads beside the text."""
+    given = {key: getattr(config, key) for key in ("voice", "language", "instruct", "ref_text")}
+    given["ref_audio"] = None if config.ref_audio is None else str(config.ref_audio.expanduser().absolute())
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def file_of(config: InferenceConfig) -> RequestFile:

@@ -86,6 +86,10 @@ class Runner(abc.ABC):
         self.stage = stage
         self.config = config
 
+    def choices(self, artifact: Path) -> Mapping[str, Sequence[str]]:
+        """Names that a request may give, by field (voice, language); read from the artifact without an engine."""
+        return {}
+
     def open(self, context: OpenContext) -> None:  # noqa: B027 - a host stage has nothing to open
         """Load engines and claim all memory the stage will need."""
 

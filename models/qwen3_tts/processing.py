@@ -6,7 +6,7 @@ Qwen3TTSForConditionalGeneration, which adds up embeddings where this counts ids
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +123,14 @@ class TTSProcessor:
         if voice.isdecimal() and int(voice) in speakers.values():
             return int(voice)
         expected = f"one of {', '.join(speakers)}" if speakers else "nothing: this checkpoint has no voices of its own"
-        raise StageError(Problem(where="voice", got=repr(voice), expected=expected, hint=nearest(voice, speakers)))
+        raise StageError(Problem(where="voice", got=repr(voice), expected=expected, hint=_meant(voice, speakers)))
 
     def _language(self, language: str, voice: str) -> list[int]:
         """The marks that say the language; a voice with a dialect speaks it where others speak Chinese."""
         codec, languages, name = self.config.codec, self.config.languages, language.lower()
         if name != AUTO and name not in languages:
             expected = f"one of {', '.join([AUTO, *languages])}"
-            hint = nearest(name, [AUTO, *languages])
+            hint = _meant(name, [AUTO, *languages])
             raise StageError(Problem(where="language", got=repr(language), expected=expected, hint=hint))
         dialect = self.config.dialects.get(voice.lower())
         if dialect is not None and name in (AUTO, CHINESE):
@@ -186,3 +186,9 @@ def text_of(messages: Sequence[Message]) -> str:
 def _content(message: Message) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else "".join(part["text"] for part in content or ())
+
+
+def _meant(word: str, names: Iterable[str]) -> str:
+    """The name that was probably meant; "" when none is near, for all of them are listed anyway."""
+    hint = nearest(word, names)
+    return hint if hint.startswith("did") else ""

@@ -129,6 +129,12 @@ class Talker(Runner):
         super().__init__(stage=stage, config=config or TalkerConfig(prefill_builder="tts"))
         self._speeches: dict[int, _Speech] = {}
 
+    def choices(self, artifact: Path) -> Mapping[str, Sequence[str]]:
+        from models.qwen3_tts.processing import AUTO, TTSProcessor
+
+        config = TTSProcessor(artifact / self.config.tokenizer_dir).config
+        return {"voice": tuple(config.speakers), "language": (AUTO, *config.languages)}
+
     def open(self, context: OpenContext) -> None:
         from framework.engines import manifest
         from framework.engines.backend import open_engine

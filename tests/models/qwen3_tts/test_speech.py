@@ -123,3 +123,13 @@ def test_the_graph_says_what_the_checkpoint_says(workshop: Any) -> None:
     assert talker.config["cp_temperature"] == 0.9
     assert talker.config["speaker"] == "serena"
     assert graph.terminals == (Source("code2wav", "audio"),)
+
+
+@pytest.mark.parametrize("name", ["custom-0b6", "design-1b7"])
+def test_voices_and_languages_are_listed_without_an_engine(workshop: Any, name: str) -> None:
+    graph = files.load(workshop.engines(name) / FILE_NAME)
+    stage = graph.stage("talker")
+    assert stage is not None
+    found = Talker(stage=stage).choices(workshop.engines(name) / stage.artifact)
+    assert found["voice"] == (("serena", "ryan", "eric", "dylan") if name == "custom-0b6" else ())
+    assert found["language"][:3] == ("auto", "chinese", "english")
