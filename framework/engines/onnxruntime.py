@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,8 @@ def _closed(*_: Any) -> None:
 
 
 def _ort(name: str) -> Any:
+    # ONNX Runtime 1.32 reports its use to its makers from the moment it is loaded, unless it is told not to.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         return importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
