@@ -49,7 +49,8 @@ def save_timeline(path: Path, result: Result) -> None:
     if speech is not None:
         stage, sound = speech
         start = result.stages[stage].first_output_s or 0.0
-        _draw_sound(*upper, start, sound)
+        wave, mel = upper
+        _draw_sound(wave, mel, start, sound)
     _draw_stages(bars, result)
     replies = [chunks for chunks in result.outputs.values() if chunks and isinstance(chunks[0], TextChunk)]
     if replies:

@@ -30,7 +30,7 @@ class Experts(nn.Module):
 
 
 class Router(nn.Module):
-    """Logits of the experts. Written as Gemm, which no pass stores in fewer bits: rounding would choose other experts."""
+    """Logits of the experts; as Gemm, which no pass stores in fewer bits: rounding would choose other experts."""
 
     def __init__(self, hidden: int, experts: int) -> None:
         super().__init__()

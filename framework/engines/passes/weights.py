@@ -124,8 +124,8 @@ def _quantise(graph: Graph, bits: int) -> None:
 def _accuracy(node: Node, bits: int) -> int:
     """4 rounds activations to 8 bits in blocks, 1 leaves them fp32.
 
-    Around attention they stay fp32: that halves SmolLM2's KL divergence from fp32 and reads a prompt a tenth faster, and
-    a step of one row costs the same. With 8-bit weights the kernel for it is slow.
+    Around attention they stay fp32: that halves SmolLM2's KL divergence from fp32 and reads a prompt a tenth faster,
+    and a step of one row costs the same. With 8-bit weights the kernel for it is slow.
     """
     behind = producer(node.inputs[0], "GroupQueryAttention") is not None
     before = any(_attends(use.node) for use in node.outputs[0].uses())
