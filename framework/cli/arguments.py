@@ -20,9 +20,9 @@ TEXT = frozenset({"prompt", "system", "voice", "language", "instruct", "ref_text
 # Names of files and folders: `${paths.cache}/x` keeps its meaning.
 PATHS = frozenset(
     {
-        "engine_dir", "model_dir", "prompt_file", "audio", "ref_audio", "image", "video", "out_audio", "out_timeline", "out_video",
-        "input_file", "output_file", "output_audio_dir", "output_video_dir", "paths.cache", "paths.engines",
-        "paths.outputs",
+        "engine_dir", "model_dir", "prompt_file", "audio", "ref_audio", "image", "video", "out_audio",
+        "out_timeline", "out_video", "input_file", "output_file", "output_audio_dir", "output_video_dir",
+        "paths.cache", "paths.engines", "paths.outputs",
     }
 )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 Makes a 0.6B checkpoint in FOLDER (1.8 GB, kept), builds the talker in each precision (fp32, int8, int4) and measures
 prefill and frames. With PEER=<python of a venv with qwen-tts 0.1.1> in the environment the package says the same text
-in turn with ours, prompt included, so that the ratio holds on a machine that others use too. Weights decide nothing here but the length:
-both speak a fixed number of frames.
+in turn with ours, prompt included, so that the ratio holds on a machine that others use too. Weights decide nothing
+here but the length.
 """
 
 from __future__ import annotations
