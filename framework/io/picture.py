@@ -42,10 +42,13 @@ def save_timeline(path: Path, result: Result) -> None:
     from matplotlib.figure import Figure
 
     speech = speech_of(result)
+    if speech is not None and not len(speech[1].samples):
+        speech = None
     heights = [1.2, 2.4] if speech else []
     height = 1.0 + 1.1 * sum(heights) + 0.42 * len(result.stages)
     figure = Figure(figsize=(10, height), dpi=130, layout="constrained")
-    *upper, bars = figure.subplots(len(heights) + 1, sharex=True, height_ratios=[*heights, 0.5 * len(result.stages)])
+    ratios = [*heights, 0.5 * len(result.stages)]
+    *upper, bars = figure.subplots(len(ratios), sharex=True, height_ratios=ratios, squeeze=False)[:, 0]
     if speech is not None:
         stage, sound = speech
         start = result.stages[stage].first_output_s or 0.0
