@@ -85,9 +85,7 @@ class Family(Protocol):
     def components(self, checkpoint: Any, options: BuildOptions) -> Sequence[Component]:
         """Everything the checkpoint can be built into. Raises ConfigError for a checkpoint it cannot read."""
 
-    def topology(
-        self, components: Mapping[str, str], checkpoint: Any, options: BuildOptions | None
-    ) -> Topology | str:
+    def topology(self, components: Mapping[str, str], checkpoint: Any, options: BuildOptions | None) -> Topology | str:
         """Stages for the components that exist (name -> artifact folder), or the reason why they make no graph.
         `options` are those of the build; of the backbone's own build when the graph of existing engines is written
         (`build.graph_only=true`), and None when nothing is known of it."""

@@ -118,7 +118,7 @@ class InferenceConfig(BuildConfig):
     spec_decode: bool = False
     enable_context_reuse: bool = False
     visual_prune: float | None = None
-    lora_weights: Mapping[str, str] = attrs.field(factory=dict)
+    lora_weights: Mapping[str, str] | None = None
     stream_capacity: int = attrs.field(default=64, validator=attrs.validators.ge(1))
 
     validate_config: bool = False
@@ -168,6 +168,10 @@ def check_combination(config: InferenceConfig) -> None:
     if not asks and not config.validate_config and not config.list_voices:
         hint = 'prompt="Hello", or input_file=requests.json; --help says more'
         problems.append(Problem(where="prompt", got="nothing", expected="a request", hint=hint))
+    if config.output_file is not None and config.output_file.is_dir():
+        problems.append(Problem(where="output_file", got=f"'{config.output_file}'", expected="a file, not a folder"))
+    if config.out_audio is not None and config.out_audio.suffix.lower() != ".wav":
+        problems.append(Problem(where="out_audio", got=f"'{config.out_audio}'", expected="a file name in .wav"))
     if problems:
         raise ConfigError(problems)
 

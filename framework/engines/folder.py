@@ -13,6 +13,7 @@ from pathlib import Path
 
 from framework.errors import ConfigError, Problem
 
+_MARKS = ("engine.json", "multistage_config.json", "*/engine.json")  # what only a build leaves
 _BLOCK = 64 * 1024
 _SAMPLES = 32
 
@@ -31,7 +32,7 @@ def building(folder: Path, *, needed: int | None = None, keep_subfolders: bool =
             other components lie in those).
 
     Raises:
-        ConfigError: the disk is full, or will be.
+        ConfigError: the disk is full, or will be; or `folder` is a file, or holds something that no build has made.
     """
     folder = Path(os.path.abspath(folder))
     parent = folder.parent
@@ -39,6 +40,7 @@ def building(folder: Path, *, needed: int | None = None, keep_subfolders: bool =
     temporary, old = (parent / f".{folder.name}.{suffix}" for suffix in ("building", "old"))
     with _locked(parent / f".{folder.name}.lock"):
         _recover(folder, temporary, old)
+        _ours(folder)
         free = shutil.disk_usage(parent).free
         if needed is not None and free < needed:
             raise ConfigError(_full(folder, needed))
@@ -55,6 +57,18 @@ def building(folder: Path, *, needed: int | None = None, keep_subfolders: bool =
             raise ConfigError(_full(folder, needed)) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _ours(folder: Path) -> None:
+    """Raise ConfigError for a place where a build would destroy what somebody else put there."""
+    hint = "name a folder that is not there yet"
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(Problem(where=str(folder), got="a file", expected="a folder to build in", hint=hint))
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if names and not any(any(folder.glob(mark)) for mark in _MARKS):
+        got = f"a folder with {names[0]!r} in it"
+        expected = "an empty folder, or one with engines that a build may replace"
+        raise ConfigError(Problem(where=str(folder), got=got, expected=expected, hint=hint))
 
 
 def digest(path: Path) -> str:

@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 from attrs import validators as v
 
-from framework.errors import Problem, StageError
+from framework.errors import ConfigError, Problem, StageError
 from framework.execution.payloads import TextChunk
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.execution.sampling import Sampling, uniform
@@ -104,6 +104,8 @@ class Backbone(Runner):
         built = manifest.read(context.artifact)
         self._max_input = int(built.options["max_input_len"])
         self._capacity = int(built.options["max_kv_cache_capacity"])
+        self._check_budget(built.spec.caps["batch"])
+        self._capacity = self.stage.max_seq or self._capacity
         self._engine = open_engine(context.artifact, context.backend)
         caps = self._engine.spec.caps
         self._chunk = min(self.config.prefill_chunk or caps["tokens"], caps["tokens"])
@@ -118,6 +120,17 @@ class Backbone(Runner):
             port: self._binding(port, binding, names, context.artifact) for port, binding in self._hidden.items()
         }
         self._settings = _Settings(context.batch, self._vocab)
+
+    def _check_budget(self, rows: int) -> None:
+        """Raise ConfigError where the stage asks for more than its engine was built for."""
+        found = {"max_batch": (self.stage.max_batch, rows), "max_seq": (self.stage.max_seq, self._capacity)}
+        problems = [
+            Problem(where=f"stages.{self.stage.id}.{key}", got=str(got), expected=f"at most {most}, as built")
+            for key, (got, most) in found.items()
+            if got > most
+        ]
+        if problems:
+            raise ConfigError(problems)
 
     def _binding(self, port: str, binding: str, outputs: set[str], artifact: Path) -> str:
         name = binding or ("hidden.0" if port == "embeddings" else f"hidden.{self.config.accept_hidden_layer}")

@@ -449,13 +449,19 @@ class Transcriber(Runner):
                 port.write(TextChunk(text=text, ids=segment.ids, logprobs=given))
 
     def _finish(self, recording: _Recording) -> None:
-        recording.row.finish(
+        row = recording.row
+        row.details.update(
             finish_reason="end-of-sequence" if recording.texts else "no-speech",
             transcript="".join(recording.texts),
             generated_tokens=recording.tokens,
             windows=recording.windows,
             dropped_windows=recording.dropped,
         )
+        if recording.texts:
+            row.finish()
+        else:
+            where = f"request {row.request.index}: audio"
+            row.fail(StageError(Problem(where=where, got="no speech in it", expected="something said")))
 
     def _logprob(self, token: int, value: float) -> Logprob:
         data = self._tokenizer.token_bytes(token)

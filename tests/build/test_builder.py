@@ -107,6 +107,7 @@ def test_the_record_names_checkpoint_options_and_versions(built: Path) -> None:
 def test_an_older_folder_is_replaced_whole(built: Path, tmp_path: Path) -> None:
     (tmp_path / "engines").mkdir()
     (tmp_path / "engines" / "stranger").write_text("old")
+    (tmp_path / "engines" / "engine.json").write_text("{}")
     build_tiny(built / "checkpoint", tmp_path / "engines", SMALL)
     assert not (tmp_path / "engines" / "stranger").exists()
 

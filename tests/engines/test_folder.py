@@ -21,24 +21,25 @@ def names(folder: Path) -> set[str]:
 
 def build(folder: Path, text: str, seconds: float = 0, **options: bool) -> None:
     with building(folder, **options) as temporary:
-        (temporary / "file").write_text(text)
+        (temporary / "engine.json").write_text(text)
         time.sleep(seconds)
         (temporary / "second").write_text(text)
 
 
 def test_a_build_appears_when_it_is_done(tmp_path: Path) -> None:
     with building(tmp_path / "deep" / "engine") as temporary:
-        (temporary / "file").write_text("new")
+        (temporary / "engine.json").write_text("new")
         assert not (tmp_path / "deep" / "engine").exists()
-    assert names(tmp_path) == {"deep", "deep/engine", "deep/engine/file"}
+    assert names(tmp_path) == {"deep", "deep/engine", "deep/engine/engine.json"}
 
 
 def test_an_older_build_is_replaced_as_a_whole(tmp_path: Path) -> None:
     folder = tmp_path / "engine"
     (folder / "audio").mkdir(parents=True)
     (folder / "stale").write_text("old")
+    (folder / "engine.json").write_text("old")
     build(folder, "new")
-    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
+    assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
 
 
 def test_subfolders_are_kept_when_asked(tmp_path: Path) -> None:
@@ -46,18 +47,19 @@ def test_subfolders_are_kept_when_asked(tmp_path: Path) -> None:
     (folder / "audio" / "sub").mkdir(parents=True)
     (folder / "audio" / "sub" / "model").write_text("audio")
     (folder / "stale").write_text("old")
+    (folder / "engine.json").write_text("old")
     build(folder, "new", keep_subfolders=True)
-    assert names(folder) == {"file", "second", "audio", "audio/sub", "audio/sub/model"}
+    assert names(folder) == {"engine.json", "second", "audio", "audio/sub", "audio/sub/model"}
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_an_interrupted_build_leaves_everything_as_it_was(tmp_path: Path, error: type[BaseException]) -> None:
     build(tmp_path / "engine", "old")
     with pytest.raises(error), building(tmp_path / "engine") as temporary:
-        (temporary / "file").write_text("half")
+        (temporary / "engine.json").write_text("half")
         raise error
-    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
-    assert (tmp_path / "engine" / "file").read_text() == "old"
+    assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
+    assert (tmp_path / "engine" / "engine.json").read_text() == "old"
 
 
 def test_a_full_disk_says_how_much_is_free(tmp_path: Path) -> None:
@@ -101,27 +103,27 @@ def test_a_second_builder_waits_for_the_first(tmp_path: Path) -> None:
     for builder in builders:
         builder.join(20)
     assert [builder.exitcode for builder in builders] == [0, 0, 0]
-    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
-    assert (tmp_path / "engine" / "file").read_text() == (tmp_path / "engine" / "second").read_text()
+    assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
+    assert (tmp_path / "engine" / "engine.json").read_text() == (tmp_path / "engine" / "second").read_text()
 
 
 def test_what_a_killed_builder_left_is_removed(tmp_path: Path) -> None:
     builder = multiprocessing.get_context("fork").Process(target=build, args=(tmp_path / "engine", "half", 60))
     builder.start()
-    while not (tmp_path / ".engine.building" / "file").exists():
+    while not (tmp_path / ".engine.building" / "engine.json").exists():
         time.sleep(0.01)
     os.kill(builder.pid or 0, signal.SIGKILL)
     builder.join(20)
     assert not (tmp_path / "engine").exists()
     build(tmp_path / "engine", "new")
-    assert names(tmp_path) == {"engine", "engine/file", "engine/second"}
+    assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
 
 
 def test_an_old_build_comes_back_when_a_builder_died_while_replacing_it(tmp_path: Path) -> None:
     build(tmp_path / ".engine.old", "old")
     with pytest.raises(ValueError), building(tmp_path / "engine"):
         raise ValueError
-    assert (tmp_path / "engine" / "file").read_text() == "old"
+    assert (tmp_path / "engine" / "engine.json").read_text() == "old"
 
 
 def test_a_fingerprint_names_the_content(tmp_path: Path) -> None:
@@ -149,3 +151,12 @@ def test_the_digest_of_a_large_file_reads_a_sample_of_it(tmp_path: Path) -> None
     start = time.perf_counter()
     digest(path)
     assert time.perf_counter() - start < 1
+
+
+def test_a_folder_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"a folder with 'thesis.txt' in it"), building(tmp_path):
+        raise AssertionError("nothing may be built")
+    with pytest.raises(ConfigError, match="got a file, expected a folder"), building(tmp_path / "thesis.txt"):
+        raise AssertionError("nothing may be built")
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"

@@ -119,7 +119,7 @@ def test_text_that_is_a_loop_is_dropped(workshop: Workshop) -> None:
     config = attrs.evolve(WINDOW, max_compression=1e-9)
     with tiny.opened(workshop.engines("en"), config) as executor:
         (result,) = tiny.answers(executor, [tiny.request(0, tiny.sound(tiny.chirps(0.9)))])
-    assert tiny.text_of(result) == ""
+    assert "no speech" in str(result.error)
     assert result.stages["asr"].details["dropped_windows"] == 1
 
 
