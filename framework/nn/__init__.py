@@ -3,7 +3,7 @@
 from framework.nn.attention import Attention, Positions, positions, rotary_tables
 from framework.nn.export import export, shape_of
 from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm
-from framework.nn.moe import Experts, MoE
+from framework.nn.moe import Experts, MoE, SharedMoE
 from framework.nn.sampler import Sampler, sampler_inputs, sampler_outputs
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Positions",
     "RMSNorm",
     "Sampler",
+    "SharedMoE",
     "export",
     "positions",
     "rotary_tables",

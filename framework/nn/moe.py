@@ -5,6 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
+from framework.nn.layers import GatedMLP
+
 
 class Experts(nn.Module):
     """All experts' weights, stacked: [experts, out, in]."""
@@ -63,3 +65,26 @@ class MoE(nn.Module):
             best = op.Div(best, op.ReduceSum(best, [-1], keepdims=1))
         share = op.ScatterElements(op.Mul(probability, 0.0), index, best, axis=1)  # zero but for the chosen
         return op.Reshape(self.experts(op, flat, op.CastLike(share, flat)), op.Shape(x))
+
+
+class SharedMoE(MoE):
+    """A mixture beside one MLP that every token goes through, by its sigmoid gate.
+
+    Reference: transformers' Qwen3OmniMoeTalkerTextSparseMoeBlock.
+
+    Args:
+        shared: width of the shared MLP.
+    """
+
+    def __init__(
+        self, hidden: int, intermediate: int, *, shared: int, experts: int, top_k: int, norm_topk: bool
+    ) -> None:
+        super().__init__(hidden, intermediate, experts=experts, top_k=top_k, norm_topk=norm_topk)
+        self.shared_expert = GatedMLP(hidden, shared)
+        self.shared_expert_gate = Router(hidden, 1)
+
+    def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        flat = op.Reshape(x, [-1, self.hidden])  # [n, hidden]
+        gate = op.Sigmoid(self.shared_expert_gate(op, flat))  # [n, 1]
+        shared = op.Reshape(op.Mul(gate, self.shared_expert(op, flat)), op.Shape(x))
+        return op.Add(super().forward(op, x), shared)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnxscript import nn
 
-from framework.nn import Embedding, GatedMLP, Linear, MoE, RMSNorm
+from framework.nn import Embedding, GatedMLP, Linear, MoE, RMSNorm, SharedMoE
 from tests.nn.running import Array, Layer, random_weights, silu, softmax
 
 RNG = np.random.default_rng(7)
@@ -71,13 +71,25 @@ def test_gated_mlp(bias: bool) -> None:
 def test_mixture_adds_the_best_experts_by_their_probability(norm_topk: bool, top_k: int) -> None:
     layer = MoE(8, 6, experts=5, top_k=top_k, norm_topk=norm_topk)
     w = random_weights(layer)
-    expected = np.zeros_like(X)
-    for place in np.ndindex(X.shape[:2]):
-        x = X[place]
-        probability = softmax(w["gate.weight"] @ x)
+    np.testing.assert_allclose(of_floats(layer, w, X), mixture(w, X, top_k, norm_topk), atol=1e-6)
+
+
+def test_a_shared_expert_is_added_by_its_gate() -> None:
+    layer = SharedMoE(8, 6, shared=10, experts=5, top_k=2, norm_topk=True)
+    w = random_weights(layer)
+    inner = silu(X @ w["shared_expert.gate_proj.weight"].T) * (X @ w["shared_expert.up_proj.weight"].T)
+    gate = 1 / (1 + np.exp(-X @ w["shared_expert_gate.weight"].T))
+    expected = mixture(w, X, 2, True) + gate * (inner @ w["shared_expert.down_proj.weight"].T)
+    np.testing.assert_allclose(of_floats(layer, w, X), expected, atol=1e-6)
+
+
+def mixture(w: dict[str, Array], x: Array, top_k: int, norm_topk: bool) -> Array:
+    expected = np.zeros_like(x)
+    for place in np.ndindex(x.shape[:2]):
+        probability = softmax(w["gate.weight"] @ x[place])
         best = np.argsort(-probability)[:top_k]
         share = probability[best] / (probability[best].sum() if norm_topk else 1)
         for expert, amount in zip(best, share, strict=True):
             gate, up, down = (w[f"experts.{name}_proj"][expert] for name in ("gate", "up", "down"))
-            expected[place] += amount * (down @ (silu(gate @ x) * (up @ x)))
-    np.testing.assert_allclose(of_floats(layer, w, X), expected, atol=1e-6)
+            expected[place] += amount * (down @ (silu(gate @ x[place]) * (up @ x[place])))
+    return expected
