@@ -50,6 +50,7 @@ class Executor:
         self.policy = policy
         self.stream_capacity = stream_capacity
         self.running = False
+        self.opening_s = 0.0  # spent on opening stages so far
         self._make_context = make_context
         self._closing = ExitStack()
         self._open: set[str] = set()
@@ -85,7 +86,9 @@ class Executor:
         if self._make_context is not None:
             known = self._open | self._broken.keys()
             new = [stage for stage in self.graph.stages if stage.id in stages and stage.id not in known]
+            begin = perf_counter()
             failures = try_open(new, self.runners, self._make_context)
+            self.opening_s += perf_counter() - begin
             self._broken |= failures
             for stage in new:
                 if stage.id not in failures:
@@ -97,6 +100,11 @@ class Executor:
     def opened(self) -> frozenset[str]:
         """Ids of the stages it has opened."""
         return frozenset(self._open)
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """Ids of the stages that did not open; they are not tried again."""
+        return frozenset(self._broken)
 
     def close(self) -> None:
         """Close the runners it opened."""
