@@ -6,12 +6,13 @@ what is forbidden, which cannot be complete; this one is a list of what is allow
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import attrs
 
-from framework.errors import ConfigError, Problem, at
+from framework.errors import ConfigError, Problem, at, nearest
 from framework.graph.model import RunnerDecl
 from framework.schema import show, structure
 
@@ -38,19 +39,29 @@ def target_problems(node: Any, where: str, prefixes: tuple[str, ...] = PREFIXES)
 
 def class_of(node: Mapping[str, Any], where: str, prefixes: tuple[str, ...] = PREFIXES) -> type[Any]:
     """The class a node names. Raises ConfigError: forbidden, unknown, or not importable."""
-    from hydra.utils import get_class
-
     problems = target_problems(node, where, prefixes)
     if TARGET not in node:
         problems.append(Problem(where=at(where, TARGET), got="nothing", expected="the path of a class"))
     if problems:
         raise ConfigError(problems)
+    target, place = node[TARGET], at(where, TARGET)
+    module, _, name = target.rpartition(".")
     try:
-        return get_class(node[TARGET])
-    except Exception as error:  # Hydra wraps whatever the import raised
-        cause = error.__cause__ or error
-        got = f"{node[TARGET]}: {str(cause).splitlines()[0]}"
-        raise ConfigError(Problem(where=at(where, TARGET), got=got, expected="a class that can be imported")) from error
+        found = importlib.import_module(module)
+    except Exception as error:  # whatever the module does when it is imported
+        got = f"{target}: {_first_line(error)}"
+        raise ConfigError(Problem(where=place, got=got, expected="a class that can be imported")) from error
+    cls = getattr(found, name, None)
+    # What a module only imports (`framework.cli.app.Path`) is not its own, and need not be allowed.
+    if not isinstance(cls, type) or not cls.__module__.startswith(prefixes):
+        own = [n for n, value in vars(found).items() if isinstance(value, type) and value.__module__ == module]
+        got = target if cls is None else f"{target}, which is {show(str(cls))}"
+        raise ConfigError(Problem(where=place, got=got, expected=f"a class of {module}", hint=nearest(name, own)))
+    return cls
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def safe_instantiate(node: Mapping[str, Any], where: str, prefixes: tuple[str, ...] = PREFIXES) -> Any:
