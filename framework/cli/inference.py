@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,8 +13,9 @@ import attrs
 
 from framework.cli import app, building
 from framework.cli.config import InferenceConfig, check_combination
+from framework.cli.files import error_of, keep, run_file
 from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
-from framework.cli.requested import check_outputs, file_of, read_by_graph, single_request
+from framework.cli.requested import check_outputs, file_of, in_folder, read_by_graph, single_request
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Graph, Stage
 from framework.graph.validate import load_checked
@@ -41,6 +43,8 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     """Exit status of one run; `prefixes` is what a `_target_` may start with."""
     config = structure(InferenceConfig, values, where="")
     check_combination(config)
+    if run.sweep and run.folder is not None:
+        config = in_folder(config, run.folder)
     if config.validate_config:
         _print_graph(deployed(config, prefixes).graph)
         return 0
@@ -51,8 +55,14 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     system = deployed(config, prefixes)
     check_outputs(system.graph, config)
     file = read_by_graph(system.graph, file)
-    with make_executor(config, system, file.batch_size) as executor:
-        results = _run_file(config, run, executor, file) if config.input_file else _run_one(config, run, executor, file)
+    run.notes["stages"] = _speakers(system.graph)
+    if run.folder is not None:
+        run.notes["predictions"] = config.output_file or run.folder / "predictions.json"
+    with executor_for(config, system, file.batch_size, run) as executor:
+        opened, started = executor.opening_s, time.perf_counter()
+        results = run_file(config, run, executor, file) if config.input_file else _run_one(config, run, executor, file)
+        load_s = executor.opening_s - opened
+        run.notes["timings"] = {"load_s": load_s, "run_s": time.perf_counter() - started - load_s}
     if config.dump_profile:
         from framework.cli.profile import profile
 
@@ -76,15 +86,10 @@ def deployed(config: InferenceConfig, prefixes: tuple[str, ...] = PREFIXES) -> D
 
 def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | None) -> Executor:
     """An executor whose stages are opened when the first request needs them."""
-    from framework.engines.backend import shared
     from framework.execution.executor import Executor
     from framework.execution.runner import OpenContext
 
-    size = config.batching.get("size")
-    policy = safe_instantiate(
-        {**config.batching, "size": (batch_size or 1) if size is None else size}, "batching", system.prefixes
-    )
-    backend = shared(safe_instantiate(config.backend, "backend", system.prefixes), system.folder)
+    policy, backend = _policy(config, system, batch_size), _backend(config, system)
 
     def context(stage: Stage) -> OpenContext:
         artifact = system.folder / stage.artifact
@@ -98,6 +103,41 @@ def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | N
         make_context=context,
         stream_capacity=config.stream_capacity,
     )
+
+
+@contextmanager
+def executor_for(config: InferenceConfig, system: Deployed, batch_size: int | None, run: app.Run) -> Iterator[Executor]:
+    """`make_executor` for one run; in a sweep, one that the jobs with the same engines share."""
+    if not run.sweep:
+        with make_executor(config, system, batch_size) as executor:
+            yield executor
+        return
+    from framework.cli.loaded import opened_with, process
+
+    policy = _policy(config, system, batch_size)
+    key = opened_with(system.folder, system.graph, system.classes, _backend(config, system), policy.size)
+    process.number, process.limit = config.keep_loaded, config.keep_loaded_bytes
+    with process.use(key, lambda: make_executor(config, system, batch_size)) as executor:
+        executor.policy, executor.stream_capacity = policy, config.stream_capacity
+        yield executor
+
+
+def _policy(config: InferenceConfig, system: Deployed, batch_size: int | None) -> Any:
+    size = config.batching.get("size")
+    node = {**config.batching, "size": (batch_size or 1) if size is None else size}
+    return safe_instantiate(node, "batching", system.prefixes)
+
+
+def _backend(config: InferenceConfig, system: Deployed) -> Any:
+    from framework.engines.backend import shared
+
+    return shared(safe_instantiate(config.backend, "backend", system.prefixes), system.folder)
+
+
+def _speakers(graph: Graph) -> dict[str, str]:
+    """Which stage gives the reply's text, and which its sound."""
+    ports = {terminal: graph.stage(terminal.owner).port(terminal.name) for terminal in graph.terminals}
+    return {port.kind: terminal.owner for terminal, port in ports.items() if port and port.kind in ("text", "audio")}
 
 
 def _runner(system: Deployed, stage: Stage) -> Any:
@@ -139,7 +179,7 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
         app.complain(rejected.error)
     for result in results:
         if not result.ok:
-            app.complain(_error_of(result))
+            app.complain(error_of(result))
         else:
             _tell_transcripts(result)
             if config.out_audio is not None:
@@ -147,42 +187,8 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
             if config.out_timeline is not None:
                 _draw(config.out_timeline, result)
     if run.folder is not None:
-        _keep(run.folder / "predictions.json", file, results)
+        keep(run.folder / "predictions.json", file, results, config.out_audio)
     return results
-
-
-def _run_file(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:
-    """A request file into a predictions file, each result written as it ends."""
-    from framework.io.predictions import Predictions, entry_of, rejected_entry
-
-    output = config.output_file or (run.folder or Path()) / "predictions.json"
-    results: list[Result] = []
-    with Predictions(output, file.name) as predictions, _progress(len(file.entries)) as advance:
-        for rejected in file.rejected:
-            predictions.add(rejected_entry(rejected))
-            advance(rejected.index, rejected.error)
-        for result in executor.run(file.good):
-            predictions.add(entry_of(result, config.output_audio_dir))
-            advance(result.request.index, None if result.ok else _error_of(result))
-            # What was made is on disk now; only its numbers are still needed.
-            results.append(attrs.evolve(result, outputs={}))
-    answered = sum(result.ok for result in results)
-    building.say(f"{answered} of {len(file.entries)} requests answered: {output}")
-    return results
-
-
-def _progress(total: int) -> Any:
-    from framework.cli.progress import progress
-
-    return progress(total)
-
-
-def _keep(path: Path, file: RequestFile, results: list[Result]) -> None:
-    from framework.io.predictions import Predictions, entry_of, rejected_entry
-
-    with Predictions(path, file.name) as predictions:
-        for entry in [*map(rejected_entry, file.rejected), *map(entry_of, results)]:
-            predictions.add(entry)
 
 
 def _write_reply(path: Path, result: Result) -> None:
@@ -209,10 +215,6 @@ def _tell_transcripts(result: Result) -> None:
     for stage, report in result.stages.items():
         if "transcript" in report.details and f"{stage}:text" not in result.outputs:
             building.say(f"{stage} heard: {report.details['transcript']}")
-
-
-def _error_of(result: Result) -> Exception:
-    return result.error or RuntimeError("cancelled")
 
 
 def _print_graph(graph: Graph) -> None:
