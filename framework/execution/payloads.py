@@ -1,6 +1,6 @@
-"""What flows through ports: one small class per payload kind that a caller can receive.
+"""What flows through ports: one small class per payload kind that is more than an array.
 
-Kinds that only stages read (hidden, codec, latent) are plain arrays, numpy on the CPU and DLPack on a device.
+Kinds that only stages read (codec, latent) are plain arrays, numpy on the CPU and DLPack on a device.
 """
 
 from __future__ import annotations
@@ -42,3 +42,16 @@ class AudioChunk:
 
     samples: np.ndarray[Any, np.dtype[np.float32]]
     sample_rate: int
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class HiddenChunk:
+    """Hidden states of tokens that a backbone was fed, in order: of the whole prompt, then of what it wrote.
+
+    Attributes:
+        ids: int64 [tokens], media placeholders among them.
+        values: [tokens, hidden], in the backbone's dtype.
+    """
+
+    ids: np.ndarray[Any, np.dtype[np.int64]]
+    values: np.ndarray[Any, Any]
