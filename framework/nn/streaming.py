@@ -30,15 +30,31 @@ class Continuation:
         counts: int64 [batch], real steps of each row.
         states: `History` states by name, as the last call left them.
         updated: the same after this call; the layers fill it.
+        index: int64 [batch, time], place of each step in its row's sequence; needed only where layers look ahead.
+        late: steps at the start of a row's sequence that are none. A layer that looks ahead answers later instead:
+            what it has said of the steps before the first one must not be seen (`real`), and is not wanted.
     """
 
     counts: ir.Value
     states: Mapping[str, ir.Value]
     updated: dict[str, ir.Value] = attrs.field(factory=dict)
+    index: ir.Value | None = None
+    late: int = 0
 
-    def upsampled(self, op: OpBuilder, factor: int) -> Continuation:
-        """For the layers that see `factor` steps where the layers before saw one."""
-        return attrs.evolve(self, counts=op.Mul(self.counts, factor))
+    def upsampled(self, op: OpBuilder, factor: int, *, late: int = 0) -> Continuation:
+        """For the layers that see `factor` steps where the layers before saw one, the answer of which is `late` more of
+        these steps late."""
+        index = self.index
+        if index is not None:
+            within = ir.tensor(np.arange(factor, dtype=np.int64))
+            index = op.Reshape(op.Add(op.Unsqueeze(op.Mul(index, factor), [2]), within), [0, -1])
+        return attrs.evolve(self, counts=op.Mul(self.counts, factor), index=index, late=self.late * factor + late)
+
+    def real(self, op: OpBuilder, x: ir.Value) -> ir.Value:
+        """x [batch, channels, time] with zeros in place of steps that are none, as before a sequence's start."""
+        if not self.late or self.index is None:
+            return x
+        return op.Mul(x, op.CastLike(op.Unsqueeze(op.GreaterOrEqual(self.index, self.late), [1]), x))
 
 
 class History(nn.Module):

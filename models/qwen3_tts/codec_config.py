@@ -26,13 +26,10 @@ FFT, HOP, MELS, FMAX = 1024, 256, 128, 12_000.0
 
 
 @attrs.frozen(kw_only=True)
-class DecoderConfig:
-    """The codec's decoder: codes to sound."""
+class VocoderConfig:
+    """A transformer over frames, and what makes sound of its output."""
 
-    codebook_dim: int
-    codebook_size: int = ENTRIES
     hidden_size: int = 1024
-    latent_dim: int = 1024
     intermediate_size: int = 3072
     num_hidden_layers: int = 8
     num_attention_heads: int = 16
@@ -43,6 +40,7 @@ class DecoderConfig:
     rms_norm_eps: float = 1e-5
     sliding_window: int = 72
     num_quantizers: int = QUANTIZERS
+    codebook_size: int = ENTRIES
     decoder_dim: int = 1536
     upsample_rates: tuple[int, ...] = (8, 5, 4, 3)
     upsampling_ratios: tuple[int, ...] = (2, 2)
@@ -61,6 +59,14 @@ class DecoderConfig:
             )
         only = {"num_quantizers": QUANTIZERS, "codebook_size": ENTRIES, "hidden_act": "silu"}
         yield from _others(self, only, where)
+
+
+@attrs.frozen(kw_only=True)
+class DecoderConfig(VocoderConfig):
+    """The codec's decoder: codes to sound."""
+
+    codebook_dim: int
+    latent_dim: int = 1024
 
 
 @attrs.frozen(kw_only=True)
@@ -138,7 +144,7 @@ class CodecConfig:
         for name, part in (("decoder", DecoderConfig), ("encoder", EncoderConfig)):
             at = f"{where}.{name}_config"
             try:
-                parts[name] = _part(part, config.get(f"{name}_config") or {}, at)
+                parts[name] = known_fields(part, config.get(f"{name}_config") or {}, at)
                 problems += parts[name].problems(at)
             except ConfigError as error:
                 problems += error.problems
@@ -165,7 +171,7 @@ class SpeakerConfig:
     def from_checkpoint(cls, config: Mapping[str, Any], where: str) -> SpeakerConfig:
         """Raises ConfigError with every key malformed or unsupported."""
         where = f"{where}.speaker_encoder_config"
-        read = _part(cls, config.get("speaker_encoder_config") or {}, where)
+        read = known_fields(cls, config.get("speaker_encoder_config") or {}, where)
         problems = [*_others(read, {"mel_dim": MELS, "sample_rate": SAMPLE_RATE}, where)]
         lengths = {len(read.enc_channels), len(read.enc_kernel_sizes), len(read.enc_dilations)}
         if len(lengths) > 1:
@@ -197,7 +203,7 @@ class Code2WavConfig:
     whole_utterance: bool = False
 
 
-def _part(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
+def known_fields(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
     """`data` as a `cls`, which knows only some of its keys."""
     known = {field.name for field in attrs.fields(cls)}
     return structure(cls, {key: value for key, value in data.items() if key in known}, where=where)

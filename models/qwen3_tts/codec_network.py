@@ -39,7 +39,7 @@ from framework.nn.streaming import (
     sliding_window,
 )
 from framework.nn.vocoder import ConvNeXtBlock, LayerScale, SnakeBeta
-from models.qwen3_tts.codec_config import FRAME, MAX_FRAMES, QUANTIZERS, DecoderConfig
+from models.qwen3_tts.codec_config import FRAME, MAX_FRAMES, QUANTIZERS, DecoderConfig, VocoderConfig
 
 
 class Codebooks(nn.Module):
@@ -75,7 +75,7 @@ class Quantizer(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: VocoderConfig) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = WindowAttention(
@@ -128,11 +128,12 @@ class ResidualUnit(nn.Module):
 
 
 class UpsampleBlock(nn.Module):
-    """[batch, in, time] -> [batch, out, rate * time]."""
+    """[batch, in, time] -> [batch, out, rate * time]; with `ahead` each step's outputs follow from the step after it
+    too, and so come a step later."""
 
-    def __init__(self, in_channels: int, out_channels: int, rate: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, rate: int, *, ahead: bool) -> None:
         super().__init__()
-        self.rate = rate
+        self.rate, self.late = rate, rate if ahead else 0
         self.block = nn.ModuleList(
             [
                 SnakeBeta(in_channels),
@@ -144,52 +145,43 @@ class UpsampleBlock(nn.Module):
     def forward(self, op: OpBuilder, x: ir.Value, call: Continuation) -> tuple[ir.Value, Continuation]:
         snake, upsample, *units = self.block
         x = upsample(op, snake(op, x), call)
-        call = call.upsampled(op, self.rate)
+        call = call.upsampled(op, self.rate, late=self.late)
+        x = call.real(op, x)
         for unit in units:
-            x = unit(op, x, call)
+            x = call.real(op, unit(op, x, call))
         return x, call
 
 
-class CodecDecoder(nn.Module):
-    """Sound of every row's next frames.
+class Vocoder(nn.Module):
+    """Sound of frames in the latent space.
 
     Args:
+        latent: channels of a frame.
+        ahead: see `UpsampleBlock`.
         dtype: of the activations and histories.
     """
 
-    def __init__(self, config: DecoderConfig, *, dtype: str) -> None:
+    def __init__(self, config: VocoderConfig, *, latent: int, ahead: bool, dtype: str) -> None:
         super().__init__()
         self.config, self.dtype = config, dtype
         rope = {"rope_theta": config.rope_theta}
         cos, sin = rotary_tables(config.head_width, config.sliding_window - 1 + MAX_FRAMES, rope)
         self.rotary_cos, self.rotary_sin = _constant(cos, dtype), _constant(sin, dtype)
-        self.quantizer = Quantizer(config)
-        self.pre_conv = CausalConv1d(config.codebook_dim, config.latent_dim, 3)
-        self.pre_transformer = Transformer(config)
         self.upsample = nn.ModuleList(
             [
-                nn.ModuleList(
-                    [
-                        CausalConvTranspose1d(config.latent_dim, config.latent_dim, factor, stride=factor),
-                        ConvNeXtBlock(config.latent_dim),
-                    ]
-                )
+                nn.ModuleList([CausalConvTranspose1d(latent, latent, factor, stride=factor), ConvNeXtBlock(latent)])
                 for factor in config.upsampling_ratios
             ]
         )
         widths = [config.decoder_dim >> level for level in range(len(config.upsample_rates) + 1)]
         blocks = [
-            UpsampleBlock(widths[level], widths[level + 1], rate) for level, rate in enumerate(config.upsample_rates)
+            UpsampleBlock(widths[level], widths[level + 1], rate, ahead=ahead)
+            for level, rate in enumerate(config.upsample_rates)
         ]
         self.decoder = nn.ModuleList(
-            [
-                CausalConv1d(config.latent_dim, widths[0], 7),
-                *blocks,
-                SnakeBeta(widths[-1]),
-                CausalConv1d(widths[-1], 1, 7),
-            ]
+            [CausalConv1d(latent, widths[0], 7), *blocks, SnakeBeta(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
         )
-        self.histories = history_states(self, dtype)
+        self.histories: tuple[TensorSpec, ...] = ()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Graph inputs, the states last."""
@@ -213,9 +205,18 @@ class CodecDecoder(nn.Module):
         call = Continuation(counts=given["frame_counts"], states=states)
         ids = op.Squeeze(op.Slice(codes, [0], [1], [2]), [2])  # [batch, frames]
         at = sliding_window(op, ids, past, window=self.config.sliding_window, cos=self.rotary_cos, sin=self.rotary_sin)
+        x, call = self._latent(op, codes, past, at, call)
+        audio = self._sound(op, x, call)
+        return {"audio": audio, **{f"{name}.next": state for name, state in call.updated.items()}}
 
-        x = self.pre_conv(op, self.quantizer(op, codes), call)
-        x = self.pre_transformer(op, x, at, call)  # [batch, latent, frames]
+    def _latent(
+        self, op: OpBuilder, codes: ir.Value, past: ir.Value, at: Window, call: Continuation
+    ) -> tuple[ir.Value, Continuation]:
+        """Codes int64 [batch, frames, quantizers] -> [batch, latent, frames], and how to go on."""
+        raise NotImplementedError
+
+    def _sound(self, op: OpBuilder, x: ir.Value, call: Continuation) -> ir.Value:
+        """[batch, latent, frames] -> float32 [batch, frames, FRAME]."""
         stages: list[Any] = list(self.upsample)
         for (upsample, block), factor in zip(stages, self.config.upsampling_ratios, strict=True):
             x = upsample(op, x, call)
@@ -226,9 +227,24 @@ class CodecDecoder(nn.Module):
         for block in blocks:
             x, call = block(op, x, call)
         x = last(op, snake(op, x), call)  # [batch, 1, frames * FRAME]
-        audio = op.Clip(op.Cast(x, to=ir.DataType.FLOAT), -1.0, 1.0)
-        audio = op.Reshape(audio, [0, -1, FRAME])
-        return {"audio": audio, **{f"{name}.next": state for name, state in call.updated.items()}}
+        return op.Reshape(op.Clip(op.Cast(x, to=ir.DataType.FLOAT), -1.0, 1.0), [0, -1, FRAME])
+
+
+class CodecDecoder(Vocoder):
+    """Sound of every row's next frames."""
+
+    def __init__(self, config: DecoderConfig, *, dtype: str) -> None:
+        super().__init__(config, latent=config.latent_dim, ahead=False, dtype=dtype)
+        self.quantizer = Quantizer(config)
+        self.pre_conv = CausalConv1d(config.codebook_dim, config.latent_dim, 3)
+        self.pre_transformer = Transformer(config)
+        self.histories = history_states(self, dtype)
+
+    def _latent(
+        self, op: OpBuilder, codes: ir.Value, past: ir.Value, at: Window, call: Continuation
+    ) -> tuple[ir.Value, Continuation]:
+        x = self.pre_conv(op, self.quantizer(op, codes), call)
+        return self.pre_transformer(op, x, at, call), call
 
 
 def _constant(values: np.ndarray, dtype: str) -> nn.Parameter:
