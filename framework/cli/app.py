@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,45 +35,67 @@ class Run:
         folder: Hydra's folder of this run; None for a run that leaves nothing behind.
         overrides: as they were given.
         sweep: whether it is one job of a sweep.
+        notes: what the task adds to the record of the run (`framework.sweeps.record`).
     """
 
     folder: Path | None
     overrides: tuple[str, ...]
     sweep: bool
+    notes: dict[str, Any] = attrs.field(factory=dict)
 
 
 Task = Callable[[dict[str, Any], Run], int]
+# Called with the folder of a sweep and what its jobs share, after the last job.
+SweepEnd = Callable[[Path, dict[str, Any]], None]
 
 
-def main(command: str, task: Task, *, keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False) -> NoReturn:
+def main(
+    command: str,
+    task: Task,
+    *,
+    keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
+    sweep_end: SweepEnd = lambda folder, values: None,
+) -> NoReturn:
     """Run a command with the arguments of the process, and exit.
 
     Args:
         command: root config, e.g. `inference`.
         task: from the composed values to the exit status.
         keeps_folder: whether a run with this config gets a folder below `outputs/`. A sweep's jobs always do.
+        sweep_end: what becomes of a sweep.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that finished results are written
-    sys.exit(call(command, task, sys.argv[1:], keeps_folder=keeps_folder))
+    sys.exit(call(command, task, sys.argv[1:], keeps_folder=keeps_folder, sweep_end=sweep_end))
 
 
 def call(
-    command: str, task: Task, argv: Sequence[str], *, keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False
+    command: str,
+    task: Task,
+    argv: Sequence[str],
+    *,
+    keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
+    sweep_end: SweepEnd = lambda folder, values: None,
 ) -> int:
     """`main` without the process: the exit status."""
-    return guarded(lambda: _dispatch(command, task, argv, keeps_folder))
+    return guarded(lambda: _dispatch(command, task, argv, keeps_folder, sweep_end))
 
 
 def guarded(action: Callable[[], int]) -> int:
     """The exit status of `action`; our own errors are printed as text on standard error."""
     try:
+        return told(action)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def told(action: Callable[[], int]) -> int:
+    """As `guarded`, for what an interrupt must not be told to."""
+    try:
         return action()
     except MultistageError as error:
         complain(error)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of standard output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -86,7 +109,7 @@ def complain(error: Exception) -> None:
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-def _dispatch(command: str, task: Task, argv: Sequence[str], keeps_folder: Callable[[DictConfig], bool]) -> int:
+def _dispatch(command: str, task: Task, argv: Sequence[str], keeps_folder: Callable[[DictConfig], bool], sweep_end: SweepEnd) -> int:
     parser = get_args_parser()
     args = parser.parse_intermixed_args(prepare(argv))
     if args.experimental_rerun:
@@ -103,10 +126,10 @@ def _dispatch(command: str, task: Task, argv: Sequence[str], keeps_folder: Calla
         if _answered(composer, parser, args):
             return 0
         if args.multirun or any(key_of(override) == "hydra.mode" for override in overrides):
-            return _sweep(composer, task)
+            return _sweep(composer, task, sweep_end)
         cfg = composer.compose()
         if cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment can be a sweep
-            return _sweep(composer, task)
+            return _sweep(composer, task, sweep_end)
         if cfg.get("explain"):
             from framework.cli.explain import origins, table
 
@@ -153,18 +176,26 @@ def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool) -> int:
     return int(job.return_value)
 
 
-def _sweep(composer: Composer, task: Task) -> int:
+def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd) -> int:
     """The worst exit status of the jobs."""
+    from framework.cli.loaded import process
+    from framework.cli.sweeping import sweep
 
     def job(task_cfg: DictConfig) -> int:
         hydra_cfg = HydraConfig.get()
         print(f"[{hydra_cfg.job.num}] {' '.join(hydra_cfg.overrides.task)}", file=sys.stderr, flush=True)
-        return guarded(lambda: _job(task, task_cfg, True))
+        try:
+            return told(lambda: _job(task, task_cfg, True))
+        except Exception:  # a bug of ours: the other jobs shall still run
+            traceback.print_exc()
+            return 1
 
-    with composer.plain_errors():
-        batches = composer.hydra.multirun(composer.command, job, composer.overrides, with_log_configuration=False)
-    codes = [int(result.return_value) for batch in batches for result in batch]
-    return 130 if 130 in codes else max(codes, default=0)
+    try:
+        folder, cfg, codes = sweep(composer, job)
+    finally:
+        process.close()
+    sweep_end(folder, values_of(cfg))
+    return max(codes, default=0)
 
 
 def _job(task: Task, cfg: DictConfig, keep: bool) -> int:
@@ -174,4 +205,13 @@ def _job(task: Task, cfg: DictConfig, keep: bool) -> int:
         overrides=tuple(hydra_cfg.overrides.task),
         sweep=hydra_cfg.mode == RunMode.MULTIRUN,
     )
-    return task(values_of(cfg), run)
+    if run.folder is None:
+        return task(values_of(cfg), run)
+    from framework.cli.sweeping import problems_in
+    from framework.sweeps.record import recording
+
+    with recording(run.folder, run.overrides, measured=run.sweep) as record:
+        if problems := problems_in(cfg):
+            raise problems
+        record.exit_status = task(values_of(cfg), attrs.evolve(run, notes=record.notes))
+    return record.exit_status

@@ -7,7 +7,7 @@ the same `Hydra` object, so that nothing of Hydra is missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -35,12 +35,16 @@ class Composer:
         command: root config, e.g. `inference`.
         overrides: as Hydra's grammar has them (`framework.cli.arguments.prepare`).
         config_dir: used in place of our `conf`.
+
+    Attributes:
+        mode: MULTIRUN composes what the jobs of a sweep share; an override with several values is then none of it.
     """
 
     def __init__(self, command: str, overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> None:
         self.command = command
         self._folder: Any = config_dir or resources.files(CONF)
         self.overrides = list(overrides)
+        self.mode = RunMode.RUN
         self._context = (
             initialize_config_dir(str(config_dir.absolute()), job_name=command, version_base="1.3")
             if config_dir
@@ -74,7 +78,7 @@ class Composer:
         try:
             yield
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(self._problems(error)) from error
+            raise ConfigError(problems_of(error, self.overrides, self._compose)[0]) from error
 
     def help(self) -> str:
         """`hydra.help.template` of the command, with its groups and the commented settings of its root config."""
@@ -90,35 +94,41 @@ class Composer:
         return self.hydra.compose_config(
             config_name=self.command,
             overrides=overrides,
-            run_mode=RunMode.RUN,
+            run_mode=self.mode,
             from_shell=True,
             with_log_configuration=False,
         )
 
-    def _problems(self, error: Exception) -> list[Problem]:
-        """Hydra stops at the first fault, so each one found is taken out and the rest is tried again."""
-        remaining, found, unknown = list(self.overrides), list[Problem](), list[str]()
-        keys: list[str] = []
-        while True:
-            match = re.match(r"Could not override '([^']+)'", str(error))
-            key = str(match[1]) if match else None
-            culprit = _culprit(error, key, remaining)
-            if key is not None:
-                unknown.append(key)
-            else:
-                found.append(_problem(error, culprit))
-            if culprit is None:
-                break
-            remaining.remove(culprit)
-            try:
-                keys = [*_keys(self._compose(remaining))]
-                break
-            except (HydraException, OmegaConfBaseException) as following:
-                error = following
-        return found + [
-            Problem(where=key, got="an unknown setting", expected="one that exists", hint=_nearest_key(key, keys))
-            for key in unknown
-        ]
+
+def problems_of(
+    error: Exception, overrides: Sequence[str], compose: Callable[[list[str]], DictConfig]
+) -> tuple[list[Problem], DictConfig | None]:
+    """Every override that does not fit, and the config without them (None when it is not the overrides).
+
+    Hydra stops at the first fault, so each one found is taken out and the rest is tried again.
+    """
+    remaining, found, unknown = list(overrides), list[Problem](), list[str]()
+    cfg: DictConfig | None = None
+    while cfg is None:
+        match = re.match(r"Could not override '([^']+)'", str(error))
+        key = str(match[1]) if match else None
+        culprit = _culprit(error, key, remaining)
+        if key is not None:
+            unknown.append(key)
+        else:
+            found.append(_problem(error, culprit))
+        if culprit is None:
+            break
+        remaining.remove(culprit)
+        try:
+            cfg = compose(remaining)
+        except (HydraException, OmegaConfBaseException) as following:
+            error = following
+    keys = [] if cfg is None else [*_keys(cfg)]
+    return found + [
+        Problem(where=key, got="an unknown setting", expected="one that exists", hint=_nearest_key(key, keys))
+        for key in unknown
+    ], cfg
 
 
 def values_of(cfg: DictConfig) -> dict[str, Any]:

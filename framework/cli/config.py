@@ -120,6 +120,8 @@ class InferenceConfig(BuildConfig):
     visual_prune: float | None = None
     lora_weights: Mapping[str, str] | None = None
     stream_capacity: int = attrs.field(default=64, validator=attrs.validators.ge(1))
+    keep_loaded: int = attrs.field(default=2, validator=attrs.validators.ge(0))
+    keep_loaded_bytes: int = attrs.field(default=0, validator=attrs.validators.ge(0))
 
     validate_config: bool = False
     list_voices: bool = False

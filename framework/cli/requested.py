@@ -18,6 +18,24 @@ from framework.io.requests import Defaults, Rejected, RequestFile, load_requests
 from framework.io.sampling import by_role, require
 
 _OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
+WRITTEN = ("out_audio", "out_timeline", "out_video", "output_file", "output_audio_dir", "output_video_dir")
+
+
+def in_folder(config: InferenceConfig, folder: Path) -> InferenceConfig:
+    """A job of a sweep: what it writes lies in its own folder, where no other job writes.
+
+    Raises ConfigError for an output elsewhere, which every job would write again.
+    """
+    outputs = {key: path for key in WRITTEN if isinstance(path := getattr(config, key), Path)}
+    hint = "a relative name lies in the folder of each job"
+    problems = [
+        Problem(where=key, got=f"'{path}'", expected="a place of its own for each job of the sweep", hint=hint)
+        for key, path in outputs.items()
+        if not (folder / path.expanduser()).resolve().is_relative_to(folder.resolve())
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return attrs.evolve(config, **{key: folder / path for key, path in outputs.items()})
 
 
 def defaults_of(config: InferenceConfig) -> Defaults:

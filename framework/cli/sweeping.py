@@ -1,0 +1,130 @@
+"""A sweep: Hydra's own sweeper and launcher, over jobs that all run, whatever becomes of some of them.
+
+Hydra composes every job before it starts the first, and gives up at the first that does not fit. Here such a job fails
+alone, as one does whose requests fail; only what is wrong at both ends of the sweep is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+from hydra._internal.callbacks import Callbacks
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from framework.cli.composition import Composer, problems_of
+from framework.errors import ConfigError, Problem
+
+MARK = "sweep.json"
+_PROBLEMS = "composition_problems"  # key of a job's config that did not compose
+
+
+def sweep(composer: Composer, job: Callable[[DictConfig], int]) -> tuple[Path, DictConfig, list[int]]:
+    """Run all jobs; `job` must return, whatever happens in it, unless the sweep is to stop.
+
+    Returns:
+        the folder of the sweep, the config its jobs share, and the exit status of each job.
+
+    Raises:
+        ConfigError: the sweep cannot start: its config does not compose, no job fits, or its folder holds another one.
+    """
+    composer.mode = RunMode.MULTIRUN
+    cfg = composer.compose()
+    with read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.hydra.mode = RunMode.MULTIRUN
+    loader = composer.hydra.config_loader
+    lenient: Any = copy.copy(loader)
+    lenient.load_sweep_config = partial(_load, loader)
+    callbacks = Callbacks(cfg)
+    context = HydraContext(config_loader=lenient, callbacks=callbacks)
+    with composer.plain_errors():
+        sweeper = Plugins.instance().instantiate_sweeper(config=cfg, hydra_context=context, task_function=job)
+        sweeper.validate_batch_is_legal = partial(_check_ends, loader, cfg)  # type: ignore[method-assign]
+        folder = Path(str(cfg.hydra.sweep.dir)).absolute()
+        claim(folder)
+        callbacks.on_multirun_start(config=cfg, config_name=composer.command)
+        arguments = [str(override) for override in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False)]
+        try:
+            batches = sweeper.sweep(arguments=arguments) or []
+        except (HydraException, OmegaConfBaseException, ConfigError):
+            _unclaim(folder)
+            raise
+        except Exception:  # a launcher whose worker died; what the other jobs did is on disk
+            traceback.print_exc()
+            batches, codes = [], [1]
+        else:
+            codes = [int(result.return_value) for batch in batches for result in batch]
+        callbacks.on_multirun_end(config=cfg, config_name=composer.command)
+    return folder, cfg, codes
+
+
+def problems_in(cfg: DictConfig) -> ConfigError | None:
+    """What kept a job's config from being composed."""
+    faults = cfg.get(_PROBLEMS)
+    return None if faults is None else ConfigError(Problem(**fault) for fault in OmegaConf.to_container(faults))
+
+
+def claim(folder: Path) -> None:
+    """Make the folder of a sweep. Raises ConfigError when it holds one already; of two at once, one gets it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "command": [*sys.argv]}
+    taken = (folder / "multirun.yaml").exists() or any(folder.glob("*/.hydra"))
+    try:
+        if taken:
+            raise FileExistsError
+        with (folder / MARK).open("x", encoding="utf-8") as file:
+            file.write(json.dumps(mark, ensure_ascii=False, indent=1) + "\n")
+    except FileExistsError:
+        got, hint = f"{str(folder)!r}, which holds a sweep", "leave hydra.sweep.dir to the preset, or name a new folder"
+        raise ConfigError(
+            Problem(where="hydra.sweep.dir", got=got, expected="a folder of its own", hint=hint)
+        ) from None
+
+
+def _unclaim(folder: Path) -> None:
+    """Remove the folder of a sweep none of whose jobs has started."""
+    if not any(path.is_dir() for path in folder.iterdir()):
+        for name in (MARK, "multirun.yaml"):
+            (folder / name).unlink(missing_ok=True)
+        if not os.listdir(folder):
+            folder.rmdir()
+
+
+def _load(loader: Any, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
+    """The config of a job; of one that does not fit, what fits, and the problems for the job to tell."""
+    compose = partial(loader.load_sweep_config, master_config)
+    try:
+        return compose([*sweep_overrides])
+    except (HydraException, OmegaConfBaseException) as error:
+        problems, cfg = problems_of(error, sweep_overrides, compose)
+        cfg = cfg if cfg is not None else compose([])
+        with read_write(cfg), open_dict(cfg):
+            cfg[_PROBLEMS] = [attrs.asdict(problem) for problem in problems]
+            cfg.hydra.overrides.task = [*sweep_overrides]
+        return cfg
+
+
+def _check_ends(loader: Any, cfg: DictConfig, batch: Sequence[Sequence[str]]) -> None:
+    """Raise ConfigError for what is wrong with the first and the last job alike: it is wrong with the sweep."""
+    ends = []
+    for overrides in (batch[0], batch[-1]) if batch else ():
+        error = problems_in(_load(loader, cfg, overrides))
+        if error is None:
+            return
+        ends.append(error)
+    common = [problem for problem in ends[0].problems if problem in ends[-1].problems] if ends else []
+    if common:
+        raise ConfigError(common)
