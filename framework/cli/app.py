@@ -165,7 +165,7 @@ def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool) -> int:
     callbacks = Callbacks(cfg)
     callbacks.on_run_start(config=cfg, config_name=cfg.hydra.job.config_name)
     job = run_job(
-        task_function=lambda task_cfg: guarded(lambda: _job(task, task_cfg, keep)),
+        task_function=lambda task_cfg: guarded(lambda: _job(task, task_cfg, keep=keep, sweep=False)),
         config=cfg,
         job_dir_key="hydra.run.dir",
         job_subdir_key=None,
@@ -185,7 +185,7 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd) -> int:
         hydra_cfg = HydraConfig.get()
         print(f"[{hydra_cfg.job.num}] {' '.join(hydra_cfg.overrides.task)}", file=sys.stderr, flush=True)
         try:
-            return told(lambda: _job(task, task_cfg, True))
+            return told(lambda: _job(task, task_cfg, keep=True, sweep=True))
         except Exception:  # a bug of ours: the other jobs shall still run
             traceback.print_exc()
             return 1
@@ -198,12 +198,12 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd) -> int:
     return max(codes, default=0)
 
 
-def _job(task: Task, cfg: DictConfig, keep: bool) -> int:
+def _job(task: Task, cfg: DictConfig, *, keep: bool, sweep: bool) -> int:
     hydra_cfg = HydraConfig.get()
     run = Run(
         folder=Path(hydra_cfg.runtime.output_dir) if keep else None,
         overrides=tuple(hydra_cfg.overrides.task),
-        sweep=hydra_cfg.mode == RunMode.MULTIRUN,
+        sweep=sweep,
     )
     if run.folder is None:
         return task(values_of(cfg), run)

@@ -286,7 +286,8 @@ def value_of(text: str) -> Any:
         return int(text)
     if re.fullmatch(r"[-+]?(\d+\.\d*|\.?\d+)([eE][-+]?\d+)?", text):
         return float(text)
-    return {"true": True, "false": False, "null": None}.get(text, text)
+    # Hydra puts a backslash before what its grammar would read otherwise.
+    return {"true": True, "false": False, "null": None}.get(text, re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", text))
 
 
 def _json(path: Path) -> tuple[Any, str | None]:
