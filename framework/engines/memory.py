@@ -7,6 +7,8 @@ nothing more of the difference.
 from __future__ import annotations
 
 import abc
+import contextlib
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from framework.engines.base import Array
 
 _ALIGNMENT = 64  # a cache line, and the widest vector register
+_LARGE = 1 << 20  # bytes from which on Linux may give huge pages
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -106,7 +109,20 @@ class HostMemory(Memory):
     def zeros(self, shape: Sequence[int], dtype: str) -> HostBuffer:
         kind = numpy_dtype(dtype)
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        # numpy promises only 16 bytes of alignment; zeroed pages stay untouched until they are used.
-        raw = np.zeros(size + _ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % _ALIGNMENT
+        raw = _untouched(size)
+        start = -raw.ctypes.data % _ALIGNMENT  # numpy promises only 16 bytes
         return HostBuffer(raw[start : start + size].view(kind).reshape(shape))
+
+
+def _untouched(size: int) -> Array:
+    """Zeroed bytes, at least `size` and a cache line, whose pages take no memory until they are used.
+
+    A cache has a place for every position of every head, of which a request uses the first few. Pages of 2 MiB, which
+    Linux gives to large arrays, would make a whole cache resident with its first token.
+    """
+    if size < _LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(size + _ALIGNMENT, np.uint8)
+    pages = mmap.mmap(-1, size + _ALIGNMENT)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, np.uint8)

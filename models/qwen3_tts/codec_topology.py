@@ -32,7 +32,7 @@ def codec_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Comp
         Component(
             name=VOCODER,
             artifact=VOCODER,
-            model=lambda dtype: _kept(_decoder(config, codec, dtype), options),
+            model=lambda dtype: kept(_decoder(config, codec, dtype), options),
             states=states,
             caps={"batch": rows, "frames": MAX_FRAMES},
             opt={"frames": 25},
@@ -44,14 +44,14 @@ def codec_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Comp
             Component(
                 name=ENCODER,
                 artifact=ENCODER,
-                model=lambda dtype: _kept(_encoder(config, codec, dtype), options),
+                model=lambda dtype: kept(_encoder(config, codec, dtype), options),
                 states={},
                 caps={"batch": 1, "frames": MAX_REFERENCE},
             ),
             Component(
                 name=SPEAKER,
                 artifact=SPEAKER,
-                model=lambda dtype: _kept(_speaker(speaker, checkpoint, dtype), options),
+                model=lambda dtype: kept(_speaker(speaker, checkpoint, dtype), options),
                 states={},
                 caps={"steps": MAX_REFERENCE * 8},
             ),
@@ -70,6 +70,8 @@ def code2wav_stage(artifact: str, options: BuildOptions | None, *, clones: bool 
         inputs=(Input(name="codes", source=Source("talker", "codes")), *context),
         emits=(Port(id="audio", kind="audio", transport="chunk_stream", terminal=True),),
         max_batch=options.max_batch_size if options else 1,
+        # The first sound after 0.3 s of it: a chunk costs its own frames alone, so small ones are no waste.
+        config={"first_chunk_frames": 4, "chunk_frames": 8},
     )
 
 
@@ -82,7 +84,7 @@ def open_codec(checkpoint: Checkpoint) -> Checkpoint:
     return open_checkpoint(folder)
 
 
-def _kept(model: Any, options: BuildOptions) -> Any:
+def kept(model: Any, options: BuildOptions) -> Any:
     """Sound comes out of convolutions, which no precision of 4 or 8 bits touches; nor should it the little else."""
     if options.precision in ("int4", "int8"):
         model.metadata_props["precision"] = "fp32"

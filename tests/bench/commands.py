@@ -30,8 +30,8 @@ class Ran:
     peak_bytes: int
 
 
-def command(*arguments: str, module: str = INFERENCE) -> Ran:
-    """Run a command to its end. Raises RuntimeError with its last words when it fails or says nothing."""
+def command(*arguments: str, module: str = INFERENCE, silent: bool = False) -> Ran:
+    """Run a command to its end. Raises RuntimeError with its last words when it fails, or is not to be `silent` and is."""
     with tempfile.TemporaryFile("w+") as errors:
         begin = perf_counter()
         process = subprocess.Popen(
@@ -46,7 +46,7 @@ def command(*arguments: str, module: str = INFERENCE) -> Ran:
         _, status, usage = os.wait4(process.pid, 0)
         wall = perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode or not (said or module == BUILD):
+        if process.returncode or not (said or silent or module == BUILD):
             errors.seek(0)
             last = errors.read().strip().splitlines()[-1:] or ["it said nothing"]
             raise RuntimeError(f"{module} {' '.join(arguments)}: status {process.returncode}, {last[0]}")

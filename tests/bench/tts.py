@@ -1,9 +1,7 @@
-"""Qwen3-TTS on random weights of the published size: `python -m tests.bench.tts FOLDER [PRECISION ...]`.
+"""Qwen3-TTS beside the package qwen-tts: one text of the same length said in turn, from its letters to its sound.
 
-Makes a 0.6B checkpoint in FOLDER (1.8 GB, kept), builds the talker in each precision (fp32, int8, int4) and measures
-prefill and frames. With PEER=<python of a venv with qwen-tts 0.1.1> in the environment the package says the same text
-in turn with ours, prompt included, so that the ratio holds on a machine that others use too. Weights decide nothing
-here but the length.
+Random weights of the published 0.6B size decide nothing but the length, which both are told. The package needs an
+older transformers than the other peers and so an environment of its own: `QWEN_TTS` names its python.
 """
 
 from __future__ import annotations
@@ -11,165 +9,89 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-import ml_dtypes
-import numpy as np
+import attrs
 
-from tests.models.qwen3_tts import talker_tiny
+from tests.bench import commands
+from tests.bench.line import Line, paired
+from tests.bench.ours import configured
+from tests.bench.tts_checkpoint import save_checkpoint
+from tests.bench.worker import Missing, Worker
 
+Say = Callable[[str], None]
+DEPLOYMENT = "deployment=qwen3_tts_0_6b"
+PYTHON = "QWEN_TTS"  # environment variable
 TEXT = "The quick brown fox jumps over the lazy dog, and then it runs away."
-FRAMES = 24
-ROUNDS = 5
-
-
-def full_config() -> dict[str, Any]:
-    """config.json of the published 0.6B CustomVoice checkpoint, but for a tokenizer of one token a byte."""
-    found = talker_tiny.config("custom-0b6")
-    decoder = {
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    }
-    talker = found["talker_config"]
-    rope = {**talker["rope_scaling"], "mrope_section": [24, 20, 20]}
-    talker.update(decoder, num_hidden_layers=28, text_hidden_size=2048, text_vocab_size=151936, rope_scaling=rope)
-    talker["code_predictor_config"].update(decoder, num_hidden_layers=5)
-    return found
-
-
-def shapes_of(config: dict[str, Any]) -> dict[str, list[int]]:
-    """Shapes of the published weights: those of the tiny checkpoint at the other sizes."""
-    tiny = talker_tiny.config("custom-0b6")
-    small, large = tiny["talker_config"], config["talker_config"]
-    sizes: dict[int, int] = {}
-    sizes[small["intermediate_size"]] = large["intermediate_size"]
-    sizes[small["text_vocab_size"]] = large["text_vocab_size"]
-    found: dict[str, list[int]] = {}
-    for name, shape in talker_tiny.recorded()["weights"]["custom-0b6"].items():
-        found[name] = [_size(name, axis, dim, large, sizes) for axis, dim in enumerate(shape)]
-    for prefix, part in (("talker.model", large), ("talker.code_predictor.model", large["code_predictor_config"])):
-        layer = {n: s for n, s in found.items() if n.startswith(f"{prefix}.layers.0.")}
-        for index in range(part["num_hidden_layers"]):
-            found |= {n.replace(".layers.0.", f".layers.{index}."): s for n, s in layer.items()}
-    return found
-
-
-def _size(name: str, axis: int, dim: int, large: dict[str, Any], sizes: dict[int, int]) -> int:
-    heads = {"q_proj": large["num_attention_heads"], "k_proj": large["num_key_value_heads"]}
-    heads |= {"v_proj": heads["k_proj"], "o_proj": heads["q_proj"]}
-    kind = name.split(".")[-2]
-    if kind in heads and axis == (1 if kind == "o_proj" else 0):
-        return int(heads[kind] * large["head_dim"])
-    if kind in ("q_norm", "k_norm"):
-        return int(large["head_dim"])
-    if "text_embedding" in name and axis == 1:
-        return int(large["text_hidden_size"])
-    if "text_projection" in name:
-        out = "linear_fc2" in name and axis == 0
-        return int(large["hidden_size"] if out else large["text_hidden_size"])
-    if dim in (2048, 3072):  # entries of the tables of codes
-        return dim
-    return sizes.get(dim, int(large["hidden_size"]))
-
-
-def save_checkpoint(folder: Path) -> Path:
-    """Write it in bf16, once."""
-    if (folder / "model.safetensors").exists():
-        return folder
-    talker_tiny.save_checkpoint("custom-0b6", folder)
-    (folder / "model.safetensors").unlink()
-    config = full_config()
-    (folder / "config.json").write_text(json.dumps(config))
-    shapes, offset, header = shapes_of(config), 0, {}
-    for name, shape in shapes.items():
-        size = 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    text += b" " * (-len(text) % 8)
-    rng = np.random.default_rng(0)
-    block = rng.standard_normal(1 << 22, dtype=np.float32)
-    part = folder / "model.part"
-    with part.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for shape in shapes.values():
-            count = int(np.prod(shape))
-            if len(shape) == 1:
-                values = 1.0 + 0.1 * rng.standard_normal(count, dtype=np.float32)
-            else:
-                values = np.resize(np.roll(block, int(rng.integers(1 << 22))), count) / np.sqrt(shape[-1])
-            file.write(values.astype(ml_dtypes.bfloat16).tobytes())
-    part.rename(folder / "model.safetensors")
-    return folder
-
-
-def build(checkpoint: Path, folder: Path, precision: str) -> Path:
-    from framework.build import builder
-    from framework.build.family import BuildOptions
-    from framework.engines.backend import OnnxRuntimeCpu
-    from models.qwen3_tts.topology import Qwen3TTS
-
-    options = BuildOptions(precision=precision, components=("talker",), max_kv_cache_capacity=2048)  # type: ignore[arg-type]
-    if not (folder / "talker" / "engine.json").exists():
-        start = time.perf_counter()
-        families = {"Qwen3TTSForConditionalGeneration": Qwen3TTS()}
-        builder.build(checkpoint, folder, families=families, options=options, backend=OnnxRuntimeCpu())
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        print(f"{precision}: built in {time.perf_counter() - start:.0f} s, {size / 1e6:,.0f} MB", flush=True)
-    return folder
+FRAMES, RATE = 25, 12.5  # frames said, and frames a second of sound
+ROWS = 4
+END, SPECIAL = 2150, 2048  # the code that ends a speech
+DTYPES = ("bfloat16", "float32")
+OVERHEAD = 300e6  # bytes that a run may need beside engine and caches
 
 
 class Ours:
-    """The talker's stage in a process of its own size."""
+    """The deployment's own graph over the engines in `folder`; `rows` requests fit in a cohort."""
 
-    def __init__(self, folder: Path, rows: int) -> None:
-        from framework.engines.backend import OnnxRuntimeCpu
-        from framework.execution.runner import OpenContext
-        from framework.graph.model import Input, Port, Source, Stage
-        from models.qwen3_tts.runners import Talker, TalkerConfig
+    def __init__(self, folder: Path, threads: int, rows: int) -> None:
+        from framework.cli.inference import deployed, make_executor
 
-        self.rows = rows
-        inputs = (Input(name="text", source=Source("request", "messages")),)
-        emits = (Port(id="codes", kind="codec", transport="chunk_stream"),)
-        stage = Stage(id="talker", runner="", kind="autoregressive", inputs=inputs, emits=emits, max_batch=rows)
-        self.runner = Talker(stage=stage, config=TalkerConfig(prefill_builder="tts", speaker="ryan", text="whole"))
-        backend = OnnxRuntimeCpu(spin="in_call")  # several engines take turns here
-        self.runner.open(OpenContext(engine_dir=folder, artifact=folder / "talker", backend=backend, batch=rows))
+        config = configured(
+            f"engine_dir={folder}", f"backend.threads={threads}", f"batching.size={rows}", deployment=DEPLOYMENT
+        )
+        self._executor = make_executor(config, deployed(config), rows)
+        self._folder = folder
 
-    def say(self) -> tuple[float, list[float]]:
-        """Seconds to the first frame, and of each further step."""
+    def say(self, rows: int = 1) -> dict[str, float]:
+        """`audio_s`: seconds of sound made a second. Of one request also `frame_s`, seconds of each frame of codes and
+        its sound, and `first`, how many such it takes from the end of the prompt to the first sound."""
         from framework.execution.request import Request
-        from framework.execution.runner import Row
-        from framework.execution.streams import Stream, constant
 
-        rows = []
-        for index in range(self.rows):
-            message = [{"role": "assistant", "content": TEXT}]
-            sampling = {"talker": {"max_generate_length": FRAMES, "logit_bias": {2150: -100.0}, "seed": index}}
-            request = Request(index=index, fields={"messages": message}, sampling=sampling)
-            stream = Stream(1000)
-            rows.append(
-                Row(index=index, request=request, inputs={"text": constant(message)}, outputs={"codes": stream.writer})
+        message = [{"role": "assistant", "content": TEXT}]
+        sampling = {"talker": {"max_generate_length": FRAMES, "logit_bias": {END: -100.0}}}
+        requests = [
+            Request(
+                index=index,
+                fields={"messages": message, "voice": "ryan"},
+                sampling={**sampling, "default": {"seed": index}},
+                kinds=frozenset({"audio"}),
             )
-            self.runner.admit(rows[-1])
-        times = []
-        while not rows[0].finished:
-            start = time.perf_counter()
-            self.runner.step(rows)
-            times.append(time.perf_counter() - start)
-        for row in rows:
-            self.runner.release(row)
-        return times[0], times[1:]
+            for index in range(rows)
+        ]
+        results = list(self._executor.run(requests))
+        for result in results:
+            if result.error is not None:
+                raise result.error
+            if (frames := result.stages["code2wav"].details["frames"]) != FRAMES:
+                raise ValueError(f"{frames} frames said instead of {FRAMES}")
+        talker, vocoder = results[0].stages["talker"], results[0].stages["code2wav"]
+        wall = max(result.wall_s for result in results)
+        frame = (vocoder.end_s - talker.first_output_s) / (FRAMES - 1)
+        return {
+            "audio_s": rows * FRAMES / RATE / wall,
+            "frame_s": frame,
+            "first": (vocoder.first_output_s - talker.first_output_s) / frame,
+        }
+
+    def needed(self) -> int:
+        """Bytes of engines, and of the states that a row of `say` fills."""
+        from framework.engines import manifest
+
+        size = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        built = manifest.read(self._folder / "talker")
+        cache = 0
+        for state in built.spec.states:
+            if len(state.input.shape) == 4:
+                _, heads, _, width = state.input.shape
+                cache += int(heads) * int(width) * 4 * (FRAMES + len(TEXT) + 16)
+        return size + cache
 
 
 PEER_CODE = """
-import importlib.machinery, sys, time, types
+import importlib.machinery, json, sys, time, types
 for name in ("sox", "torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"):
     sys.modules[name] = module = types.ModuleType(name)
     module.__spec__, module.__path__ = importlib.machinery.ModuleSpec(name, None), []
@@ -178,56 +100,137 @@ sys.modules["torchaudio.compliance"].kaldi = sys.modules["torchaudio.compliance.
 import torch
 from qwen_tts import Qwen3TTSModel
 from transformers import EncodecFeatureExtractor
-folder, text, frames, dtype = sys.argv[1:]
+folder, text, frames, dtype, threads = sys.argv[1:]
+torch.set_num_threads(int(threads))
 extractor = EncodecFeatureExtractor(feature_size=1, sampling_rate=24000, padding_value=0.0)
 extractor.save_pretrained(folder + "/speech_tokenizer")
 model = Qwen3TTSModel.from_pretrained(folder, dtype=getattr(torch, dtype))
-made = []
-def decode(codes):
-    made.append(len(codes[0]["audio_codes"]))
-    return [entry["audio_codes"].float().numpy() for entry in codes], 24000
-model.model.speech_tokenizer.decode = decode  # the talker alone is measured
+print("ready", flush=True)
 for line in sys.stdin:
     start = time.perf_counter()
-    model.generate_custom_voice(text=text, speaker="ryan", language="auto", max_new_tokens=int(frames) + 1)
-    print("seconds a frame", (time.perf_counter() - start) / made[-1], flush=True)
+    wavs, rate = model.generate_custom_voice(text=text, speaker="ryan", language="auto", max_new_tokens=int(frames) + 1)
+    print("audio_s", len(wavs[0]) / rate / (time.perf_counter() - start), flush=True)
 """
 
 
+class Package:
+    """qwen-tts on the same checkpoint, in the process of another python. A context manager; raises Missing."""
+
+    def __init__(self, checkpoint: Path, dtype: str, threads: int) -> None:
+        python = os.environ.get(PYTHON)
+        if not python:
+            raise Missing(f"no environment with qwen-tts: `make bench` makes one, {PYTHON} names its python")
+        arguments = (str(checkpoint), TEXT, str(FRAMES), dtype, str(threads))
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [python, "-c", PEER_CODE, *arguments], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+        )
+        self._answer("ready")
+
+    def say(self) -> float:
+        """Seconds of sound made a second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        return float(self._answer("audio_s"))
+
+    def __enter__(self) -> Package:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _answer(self, word: str) -> str:
+        """What follows `word`; the package prints lines of its own."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(word):
+                return line.removeprefix(word).strip()
+        raise Missing(f"qwen-tts was ended by status {self._process.wait()}")
+
+
+def measure(folder: Path, threads: int, rounds: int, say: Say, precisions: tuple[str, ...] = ("int4",)) -> list[Line]:
+    """Lines for a checkpoint that is made and built in `folder`."""
+    say("making a Qwen3-TTS 0.6B checkpoint")
+    checkpoint = folder / "checkpoint"
+    if not checkpoint.exists():
+        save_checkpoint(checkpoint)
+    lines: list[Line] = []
+    for precision in precisions:
+        say(f"building its {precision} engines")
+        engine = folder / precision
+        if not engine.exists():
+            options = (DEPLOYMENT, f"model_dir={checkpoint}", f"build.precision={precision}", f"engine_dir={engine}")
+            commands.command(*options, module=commands.BUILD)
+        lines += _measure(checkpoint, engine, precision, threads, rounds, say)
+    return lines
+
+
+def _measure(checkpoint: Path, engine: Path, precision: str, threads: int, rounds: int, say: Say) -> list[Line]:
+    name = f"Qwen3-TTS 0.6B, {precision}"
+    peers: dict[str, list[float]] = {}
+    alone: list[dict[str, float]] = []
+    together: list[float] = []
+    missing = ""
+    with ExitStack() as stack:
+        ours = stack.enter_context(Worker(Ours, engine, threads, ROWS))
+        needed = ours.call("needed")
+        packages = {}
+        try:
+            packages = {dtype: stack.enter_context(Package(checkpoint, dtype, threads)) for dtype in DTYPES}
+        except Missing as reason:
+            missing = str(reason)
+        for number in range(rounds + 1):
+            say(f"{name}: " + ("warming up" if number == 0 else f"round {number} of {rounds}"))
+            one, four = ours.call("say"), ours.call("say", ROWS)["audio_s"]
+            said = {dtype: package.say() for dtype, package in packages.items()}
+            if number:
+                alone.append(one)
+                together.append(four)
+                for dtype, speed in said.items():
+                    peers.setdefault(dtype, []).append(speed)
+    speeds = [one["audio_s"] for one in alone]
+    line = Line(name=name, unit="s of sound/s", peer_name="qwen-tts", at_least=3, missing=missing)
+    if peers:
+        faster = max(peers, key=lambda dtype: median(peers[dtype]))
+        line = paired(attrs.evolve(line, peer_name=f"qwen-tts {faster}"), speeds, peers[faster])
+    cohort = Line(name=f"{name}, cohort of {ROWS}", unit="s of sound/s", peer_name="one request", at_least=1.7)
+    first = Line(name=f"{name}, first sound", unit="frames' time", at_most=6)
+    real = Line(name=f"{name}, sound beside real time", unit="s of sound/s", at_least=1)
+    memory = Line(name=f"{name}, memory", unit="MB", peer_name="engines, caches and 300 MB", at_most=1)
+    peak = commands.command(
+        DEPLOYMENT,
+        f"engine_dir={engine}",
+        f"prompt={TEXT}",
+        "voice=ryan",
+        f"+sampling.talker_max_generate_length={FRAMES}",
+        f"out_audio={engine}/hello.wav",
+        silent=True,
+    ).peak_bytes
+    allowed = needed + OVERHEAD
+    return [
+        line,
+        paired(cohort, together, speeds),
+        attrs.evolve(first, ours=median(one["first"] for one in alone)),
+        attrs.evolve(real, ours=median(speeds)),
+        attrs.evolve(memory, ours=peak / 1e6, peer=allowed / 1e6, ratio=peak / allowed),
+    ]
+
+
 def main() -> None:
-    root = Path(sys.argv[1])
-    precisions = sys.argv[2:] or ["int4", "int8", "fp32"]
-    checkpoint = save_checkpoint(root / "checkpoint")
-    peers = {}
-    if python := os.environ.get("PEER"):
-        for dtype in os.environ.get("DTYPES", "bfloat16 float32").split():
-            command = [python, "-c", PEER_CODE, str(checkpoint), TEXT, str(FRAMES), dtype]
-            peers[dtype] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    ours = {
-        (precision, rows): Ours(build(checkpoint, root / precision, precision), rows)
-        for precision in precisions
-        for rows in (1, 4)
-    }
-    firsts: dict[Any, list[float]] = {}
-    steps: dict[Any, list[float]] = {}
-    for turn in range(ROUNDS + 1):
-        for key, engine in ours.items():
-            first, more = engine.say()
-            if turn:
-                firsts.setdefault(key, []).append(first)
-                steps.setdefault(key, []).append(float(np.median(more)))
-        for dtype, process in peers.items():
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            while not (line := process.stdout.readline()).startswith("seconds"):
-                pass
-            if turn:
-                steps.setdefault(dtype, []).append(float(line.split()[-1]))
-    for key, values in steps.items():
-        each = f"{1e3 * min(values):.0f} to {1e3 * float(np.median(values)):.0f} ms a frame (best, median)"
-        first = f", first frame {1e3 * float(np.median(firsts[key])):.0f} ms" if key in firsts else ""
-        print(key, each + first, flush=True)
+    import argparse
+
+    from tests.bench import report
+
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.tts", description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where the checkpoint (2.4 GB) and its engines are made, and kept")
+    parser.add_argument("precision", nargs="*", default=["int4"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    lines = measure(args.folder, args.threads, args.rounds, print, tuple(args.precision))
+    report.show({"lines": json.dumps(len(lines))}, lines)
 
 
 if __name__ == "__main__":
