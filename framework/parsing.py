@@ -27,11 +27,16 @@ def parse_json(text: str, where: str) -> Any:
     return data
 
 
-def attempt(text: str, *, where: str, yaml: bool = False) -> tuple[Any, list[Problem]]:
-    """(data, faults); the data is None when the text is malformed, and holds the last one of a key given twice."""
+def attempt(text: str, *, where: str, yaml: bool = False, line: int = 0) -> tuple[Any, list[Problem]]:
+    """(data, faults); the data is None when the text is malformed, and holds the last one of a key given twice.
+
+    Args:
+        line: of JSON that is one line of the file `where`: its number; 0 for a whole file.
+    """
     try:
-        return _yaml(text, where) if yaml else _json(text, where)
+        return _yaml(text, where) if yaml else _json(text, where, line)
     except RecursionError:
+        where = f"{where}, line {line}" if line else where
         return None, [Problem(where=where, got="brackets nested too deeply", expected="a document of sane depth")]
 
 
@@ -55,28 +60,42 @@ def dump_yaml(data: Any) -> str:
     return str(yaml.dump(plain, Dumper=dumper_class, sort_keys=False, allow_unicode=True, width=120))
 
 
-def _json(text: str, where: str) -> tuple[Any, list[Problem]]:
-    problems: list[Problem] = []
+def strict(where: str, problems: list[Problem]) -> json.JSONDecoder:
+    """A decoder that notes in `problems` what `json` lets pass: a key twice in an object, NaN and infinity."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         read, keys = dict(pairs), set[str]()
-        for key, _ in pairs:
-            if key in keys:
-                got = f"the key {show(key)} twice in {show(read)}"
-                problems.append(Problem(where=where, got=got, expected="each key of an object once"))
-            keys.add(key)
+        if len(read) < len(pairs):
+            for key, _ in pairs:
+                if key in keys:
+                    got = f"the key {show(key)} twice in {show(read)}"
+                    problems.append(Problem(where=where, got=got, expected="each key of an object once"))
+                keys.add(key)
         return read
 
     def refuse(word: str) -> Any:
         problems.append(Problem(where=where, got=word, expected="a finite number, as JSON demands"))
 
+    return json.JSONDecoder(object_pairs_hook=once, parse_constant=refuse)
+
+
+def syntax(error: json.JSONDecodeError, where: str, line: int = 1, column: int = 1) -> Problem:
+    """What is malformed and where, in a text that starts at this line and column of its file."""
+    expected = error.msg.removeprefix("Expecting ") if error.msg.startswith("Expecting ") else f"JSON: {error.msg}"
+    place = line + error.lineno - 1, error.colno + (column - 1 if error.lineno == 1 else 0)
+    begin = error.doc.rfind("\n", 0, error.pos) + 1
+    return _syntax("JSON", where, error.doc[begin:].split("\n", 1)[0], error.pos - begin, *place, expected)
+
+
+def _json(text: str, where: str, line: int) -> tuple[Any, list[Problem]]:
+    problems: list[Problem] = []
+    place = f"{where}, line {line}" if line else where
     try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse), problems
+        return strict(place, problems).decode(text), problems
     except json.JSONDecodeError as error:
-        expected = error.msg.removeprefix("Expecting ") if error.msg.startswith("Expecting ") else f"JSON: {error.msg}"
-        return None, [_syntax("JSON", where, text, error.lineno, error.colno, expected)]
+        return None, [syntax(error, where, line or 1)]
     except ValueError as error:  # an integer of thousands of digits
-        return None, [Problem(where=where, got="malformed JSON", expected=str(error))]
+        return None, [Problem(where=place, got="malformed JSON", expected=str(error))]
 
 
 def _yaml(text: str, where: str) -> tuple[Any, list[Problem]]:
@@ -86,7 +105,9 @@ def _yaml(text: str, where: str) -> tuple[Any, list[Problem]]:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        return None, [_syntax("YAML", where, text, mark.line + 1, mark.column + 1, f"YAML: {error.problem}")]
+        source = ([*text.splitlines(), ""])[mark.line : mark.line + 1] or [""]
+        fault = f"YAML: {error.problem}"
+        return None, [_syntax("YAML", where, source[0], mark.column, mark.line + 1, mark.column + 1, fault)]
     except yaml.YAMLError as error:  # a character that YAML forbids
         return None, [Problem(where=where, got="malformed YAML", expected=str(error).splitlines()[0])]
     problems: list[Problem] = []
@@ -133,10 +154,10 @@ def _scalar(text: str) -> Any:
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def _syntax(language: str, where: str, text: str, line: int, column: int, expected: str) -> Problem:
-    source = (text.splitlines() or [""])[line - 1 : line] or [""]
-    first = max(0, column - 60)
-    shown = source[0][first : first + 100].replace("\t", " ")
-    hint = f"    {shown}\n    {' ' * (column - 1 - first)}^"
+def _syntax(language: str, where: str, source: str, at: int, line: int, column: int, expected: str) -> Problem:
+    """`source` is the line of the fault and `at` its place there."""
+    first = max(0, at - 59)
+    shown = source[first : first + 100].replace("\t", " ").rstrip("\r")
+    hint = f"    {shown}\n    {' ' * (at - first)}^"
     place = f"{where}, line {line}, column {column}"
     return Problem(where=place, got=f"malformed {language}", expected=expected, hint=hint)

@@ -9,11 +9,11 @@ from typing import Any
 
 import attrs
 
+from framework.cli.checks import request_problems
 from framework.cli.config import FILE, InferenceConfig
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.request import Request
-from framework.graph.model import Graph
-from framework.graph.routes import unread_fields
+from framework.graph.model import Graph, RunnerDecl
 from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
 from framework.io.sampling import by_role, require
 
@@ -101,21 +101,15 @@ def check_outputs(graph: Graph, config: InferenceConfig) -> None:
         raise ConfigError(problems)
 
 
-def read_by_graph(graph: Graph, file: RequestFile) -> RequestFile:
-    """The file with those requests rejected that bring something no stage reads, such as an image for a text model."""
-    return attrs.evolve(file, entries=tuple(_read_by_graph(graph, entry) for entry in file.entries))
+def read_by_graph(graph: Graph, runners: Mapping[str, RunnerDecl], file: RequestFile) -> RequestFile:
+    """The file with those requests rejected that bring something no stage reads (`checks.request_problems`)."""
+    return file.mapped(lambda entry: _read_by_graph(graph, runners, entry))
 
 
-def _read_by_graph(graph: Graph, entry: Request | Rejected) -> Request | Rejected:
-    # Every request has messages; a graph that starts from sound alone need not read them.
-    unread = [] if isinstance(entry, Rejected) else unread_fields(graph, [f for f in entry.fields if f != "messages"])
-    if not unread or isinstance(entry, Rejected):
+def _read_by_graph(graph: Graph, runners: Mapping[str, RunnerDecl], entry: Request | Rejected) -> Request | Rejected:
+    problems = [] if isinstance(entry, Rejected) else request_problems(graph, runners, entry)
+    if not problems or isinstance(entry, Rejected):
         return entry
-    read = sorted({i.source.name for stage in graph.stages for i in stage.inputs if i.source.from_request})
-    problems = [
-        Problem(where=f"request {entry.index}", got=field, expected=f"only what a stage reads: {', '.join(read)}")
-        for field in unread
-    ]
     raw: Mapping[str, Any] = {"messages": entry.fields["messages"]}
     return Rejected(index=entry.index, error=StageError(problems), raw=raw)
 

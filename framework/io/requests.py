@@ -1,12 +1,20 @@
-"""Request files: the original's LLM and TTS formats, checked completely before any engine is loaded.
+"""Request files: the original's LLM and TTS formats as one JSON object, and JSON lines (`.jsonl`), a request a line.
 
-A fault of the file (syntax, a key at the top) is an error of the file. A fault inside one request is that request's
-error alone, so that one bad request among four gives three answers and one error.
+A fault of the file (syntax, a key at the top) is an error of the file, told before any engine is loaded. A fault inside
+one request, or a broken line of JSON lines, is that request's error alone, so that one bad request among four gives
+three answers and one error. Of a file on disk no more than a request at a time is held in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +23,10 @@ import attrs
 from framework.errors import ConfigError, MultistageError, Problem, at
 from framework.execution.request import Request
 from framework.io import fields as f
+from framework.io.jsonstream import walk
 from framework.io.messages import SHORT_FORMS, read_conversation
 from framework.io.sampling import FLAT, Roles, by_role, overlay
-from framework.parsing import parse_json
+from framework.parsing import attempt, parse_json
 from framework.schema import show
 
 MAX_BATCH_SIZE = 16
@@ -56,6 +65,9 @@ ONE = {
     "save_system_prompt_kv_cache": f.FLAG,
     "disable_spec_decode": f.FLAG,
 }
+# What `request:<field>` of a graph can read.
+_FIELDS_OF_ONE = ("assistant_instruct", "system_instruct", "talker_language", "prompt_speaker_codes")
+FIELDS = frozenset({"messages", "audio", "image", "video", *SPEECH, *_FIELDS_OF_ONE}) - {"speaker"}
 _STREAMING = {"enable": f.FLAG, "codec_chunk_frames": f.whole(0), "talker_prefill_threshold": f.whole(1)}
 
 # Accepted, and refused when it asks for something, until a model here can do it.
@@ -109,17 +121,19 @@ class Rejected:
 
 @attrs.frozen(kw_only=True, eq=False)
 class RequestFile:
-    """A checked request file.
+    """A request file whose form is right.
 
     Attributes:
         name: as the user wrote it.
         batch_size: None when the file does not say.
-        entries: in file order.
+        entries: in file order; those of a file on disk are read, and checked, each time they are asked for.
+        digest: of the file's bytes; "" when there is no file.
     """
 
     name: str
     batch_size: int | None
-    entries: tuple[Request | Rejected, ...]
+    entries: Sequence[Request | Rejected]
+    digest: str = ""
 
     @property
     def good(self) -> Iterator[Request]:
@@ -128,6 +142,26 @@ class RequestFile:
     @property
     def rejected(self) -> Iterator[Rejected]:
         return (entry for entry in self.entries if isinstance(entry, Rejected))
+
+    def mapped(self, change: Callable[[Request | Rejected], Request | Rejected]) -> RequestFile:
+        """The file with every entry changed when it is read."""
+        return attrs.evolve(self, entries=_Lazy(len(self.entries), lambda index: change(self.entries[index])))
+
+
+class _Lazy(Sequence[Request | Rejected]):
+    """Entries that are made when they are asked for."""
+
+    def __init__(self, length: int, read: Callable[[int], Request | Rejected]) -> None:
+        self._length = length
+        self._read = read
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        return self._read(index)
 
 
 def load_requests(source: Path | Mapping[str, Any], *, defaults: Defaults | None = None) -> RequestFile:
@@ -138,24 +172,99 @@ def load_requests(source: Path | Mapping[str, Any], *, defaults: Defaults | None
     Raises:
         ConfigError: every fault of the file as a whole.
     """
-    if isinstance(source, Path):
-        name, folder, content = str(source), source.parent, read_object(source)
+    defaults = defaults or Defaults()
+    if not isinstance(source, Path):
+        shared = defaults.under(_read_top(source, "", len(source.get("requests", ()))))
+        entries = tuple(
+            read_request(raw, index, shared, Path(), f"requests[{index}]")
+            for index, raw in enumerate(source["requests"])
+        )
+        return RequestFile(name="", batch_size=source.get("batch_size"), entries=entries)
+    name, file = str(source), _open(source)
+    places = _Places()
+    if source.suffix.lower() == ".jsonl":
+        content: dict[str, Any] = {"requests": []}
+        for line, text in enumerate(file, 1):
+            if not text.isspace():
+                places.add(file.tell() - len(text), len(text.rstrip()), line)
     else:
-        name, folder, content = "", Path(), source
-    where = f"{name}:" if name else ""
+        content = {}
+        for found in walk(file, name, "requests"):
+            if found.index is not None:
+                content["requests"] = []
+                places.add(found.offset, found.length, 0)
+            elif found.problems:
+                raise ConfigError(found.problems)
+            else:
+                content[found.key] = found.value
+    shared = defaults.under(_read_top(content, f"{name}:", len(places.offsets)))
+
+    def read(index: int) -> Request | Rejected:
+        line = places.lines[index]
+        where = f"{name}, line {line}: request" if line else f"{name}: requests[{index}]"
+        file.seek(places.offsets[index])
+        return _read_text(file.read(places.lengths[index]), index, shared, source.parent, name, where, line)
+
+    file.seek(0)
+    return RequestFile(
+        name=name,
+        batch_size=content.get("batch_size"),
+        entries=_Lazy(len(places.offsets), read),
+        digest=hashlib.file_digest(file, "sha256").hexdigest(),
+    )
+
+
+class _Places:
+    """Where in a file the requests are: offset and length in bytes, and the line of JSON lines (else 0)."""
+
+    def __init__(self) -> None:
+        self.offsets, self.lengths, self.lines = array("Q"), array("Q"), array("Q")
+
+    def add(self, offset: int, length: int, line: int) -> None:
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        self.lines.append(line)
+
+
+def _open(path: Path) -> BufferedReader:
+    """The file, which stays open; what cannot be read twice, such as a pipe, is copied first. Raises ConfigError."""
+    try:
+        file = path.open("rb")
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        with file, tempfile.NamedTemporaryFile() as copy:
+            shutil.copyfileobj(file, copy)
+            copy.flush()
+            return open(copy.name, "rb")
+    except OSError as error:
+        raise ConfigError(Problem(where=str(path), got=error.strerror or str(error), expected="a JSON file")) from error
+
+
+def _read_top(content: Mapping[str, Any], where: str, requests: int) -> _Settings:
+    """What a file sets for all its requests. Raises ConfigError with the faults of the file."""
     top = _Settings.read(content, TOP, where)
-    if "requests" not in content:
-        hint = '{"requests": [{"prompt": "Hello"}]}'
-        problem = Problem(where=at(where, "requests"), got="nothing", expected="a list of requests", hint=hint)
-        top.problems.append(problem)
+    hint = '{"requests": [{"prompt": "Hello"}]}'
+    got = "an empty list" if content.get("requests") == [] else "nothing"
+    if not requests and not any(problem.where == at(where, "requests") for problem in top.problems):
+        place = at(where, "requests")
+        top.problems.append(Problem(where=place, got=got, expected="a list of one request or more", hint=hint))
     if top.problems:
         raise ConfigError(top.problems)
-    shared = (defaults or Defaults()).under(top)
-    entries = tuple(
-        read_request(raw, index, shared, folder, at(at(where, "requests"), index))
-        for index, raw in enumerate(content["requests"])
-    )
-    return RequestFile(name=name, batch_size=content.get("batch_size"), entries=entries)
+    return top
+
+
+def _read_text(
+    text: bytes, index: int, defaults: Defaults, folder: Path, name: str, where: str, line: int
+) -> Request | Rejected:
+    """The request that `text` is, at the place `where` of the file `name`."""
+    try:
+        raw, problems = attempt(text.decode(), where=name if line else where, line=line)
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raw, problems = None, [Problem(where=where, got=got, expected="JSON in UTF-8")]
+    if problems:
+        return Rejected(index=index, error=ConfigError(problems), raw=raw)
+    return read_request(raw, index, defaults, folder, where)
 
 
 def read_request(raw: Any, index: int, defaults: Defaults, folder: Path, where: str) -> Request | Rejected:

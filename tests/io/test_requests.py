@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,81 @@ def test_a_file_that_is_no_object(content: bytes, message: str, tmp_path: Path) 
     (tmp_path / "r.json").write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         load_requests(tmp_path / "r.json")
+
+
+# --- files on disk -------------------------------------------------------------------------------------------------
+
+
+def test_a_key_twice_is_a_fault_of_its_request(tmp_path: Path) -> None:
+    file = tmp_path / "requests.json"
+    file.write_text('{"requests": [{"prompt": "a", "prompt": "b"}, {"prompt": "c"}], "temperature": 0.5}')
+    bad, good = load_requests(file).entries
+    assert isinstance(bad, Rejected)
+    assert str(bad.error).startswith(f'{file}: requests[0]: got the key "prompt" twice')
+    assert isinstance(good, Request) and good.sampling["default"] == {"temperature": 0.5}, "whatever stands after it"
+
+
+@pytest.mark.parametrize("content", ['{"requests": []}', "", "\n \n"], ids=["json", "empty jsonl", "blank jsonl"])
+def test_no_request_at_all_is_a_fault_of_the_file(content: str, tmp_path: Path) -> None:
+    file = tmp_path / ("r.json" if content.startswith("{") else "r.jsonl")
+    file.write_text(content)
+    with pytest.raises(ConfigError, match="requests: got an empty list, expected a list of one request or more"):
+        load_requests(file)
+
+
+def test_json_lines_are_a_request_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").touch()
+    file = tmp_path / "requests.jsonl"
+    file.write_bytes('{"prompt": "é"}\r\n\n{"prompt": "b", "audio": "a.wav", "top_k": 3}'.encode())
+    loaded = load_requests(file, defaults=Defaults(sampling={"default": {"top_k": 1}}))
+    first, second = loaded.good
+    assert (loaded.batch_size, len(loaded.entries), second.index) == (None, 2, 1)
+    assert first.fields["messages"][0]["content"][0]["text"] == "é"
+    assert second.fields["audio"] == (f"{tmp_path}/a.wav",)
+    assert [request.sampling["default"]["top_k"] for request in (first, second)] == [1, 3]
+
+
+def test_a_broken_line_is_that_requests_error_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    lines = [
+        b'{"prompt": "a"}',
+        b"",
+        b'{"prompt": "b"',
+        b"[1]",
+        b'{"prompt": "\xff"}',
+        b'{"promt": "c"}',
+        b'{"prompt": "d"}',
+    ]
+    file.write_bytes(b"\n".join(lines))
+    loaded = load_requests(file)
+    assert [request.index for request in loaded.good] == [0, 5]
+    broken, array, bytes_, unknown = (str(rejected.error) for rejected in loaded.rejected)
+    assert broken.startswith(f"{file}, line 3, column 16: got malformed JSON, expected ',' delimiter")
+    assert array == f'{file}, line 4: request: got [1], expected an object ({{"prompt": "Hello"}})'
+    assert bytes_ == f"{file}, line 5: request: got byte 0xff at offset 12, expected JSON in UTF-8"
+    assert f"{file}, line 6: request.promt: got unknown key" in unknown
+
+
+def test_entries_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    import tracemalloc
+
+    file = tmp_path / "requests.json"
+    file.write_text(json.dumps({"requests": [{"prompt": f"{index} " + "x" * 4000} for index in range(3000)]}))
+    tracemalloc.start()
+    loaded = load_requests(file)
+    said = [entry.fields["messages"][0]["content"][0]["text"].split()[0] for entry in loaded.good]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert said == [str(index) for index in range(3000)]
+    assert peak < 2 << 20, "of a file of 12 MB"
+
+
+def test_a_pipe_is_read_once_and_then_as_any_file() -> None:
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as pipe:
+        pipe.write('{"requests": [{"prompt": "a"}, {"prompt": "b"}]}')
+    try:
+        loaded = load_requests(Path(f"/dev/fd/{read}"))
+    finally:
+        os.close(read)
+    assert len(list(loaded.good)) == len(list(loaded.good)) == 2
