@@ -86,8 +86,9 @@ class GGUFTensor(Tensor):
             return self._ordered(super().array())
         return self._ordered(dequantize_blocks(self.raw().reshape(*self.shape[:-1], -1), self.format))
 
-    def external(self) -> Any:
-        return super().external() if self.format in PLAIN and not self.heads else None
+    @property
+    def in_file(self) -> bool:
+        return self.format in PLAIN and not self.heads
 
     def blocks(self) -> Blocks | None:
         """Blocks of Q4_0, Q4_1 and Q8_0, rows in the official order."""

@@ -19,6 +19,10 @@ class OnnxTensor(Tensor):
 
     value: Any
 
+    @property
+    def in_file(self) -> bool:
+        return False
+
     def raw(self) -> Array:
         return np.ascontiguousarray(self.value.numpy()).reshape(-1).view(np.uint8)
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 Array = np.ndarray[Any, Any]
 
@@ -67,19 +64,10 @@ class Tensor:
         """The weight; read-only and memory-mapped where the file has it in this form."""
         return self.raw().view(numpy_dtype(self.dtype)).reshape(self.shape)
 
-    def external(self) -> ir.ExternalTensor | None:
-        """A reference to the bytes in the file, or None where they cannot be used as they are."""
-        import onnx_ir as ir
-
-        return ir.ExternalTensor(
-            self.file.name,
-            self.offset,
-            self.nbytes,
-            ir.DataType.from_numpy(numpy_dtype(self.dtype)),
-            shape=ir.Shape(self.shape),
-            name=self.name,
-            base_dir=self.file.parent,
-        )
+    @property
+    def in_file(self) -> bool:
+        """Whether the file has the weight as `array()` gives it, so that a part of it costs no more than the part."""
+        return True
 
     def blocks(self) -> Blocks | None:
         """The quantised blocks, or None for a weight that is not quantised (or in a format without a carry-over)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from framework.build.checkpoint import Checkpoint, check_weights
 from framework.build.tensor import Tensor, numpy_dtype
+from framework.engines.pieces import Piece, PiecedTensor
 
-_SMALL = 4096  # bytes
+_PIECE = 32 * 1024 * 1024  # bytes that are read at a time
 Names = Sequence[str] | str  # one weight, or several that are stacked along a new first axis
 
 
@@ -54,25 +54,23 @@ def load_weights(
     }
 
 
-def _tensor(tensor: Tensor) -> Any:
-    # ONNX's checker is given tensors up to 1,000 bytes and looks for the file of an external one in the working folder.
-    found: Any = tensor.external() if tensor.nbytes > _SMALL else None
-    if found is None:
-        found = ir.LazyTensor(
-            lambda: ir.tensor(np.ascontiguousarray(tensor.array())),
-            dtype=ir.DataType.from_numpy(numpy_dtype(tensor.dtype)),
-            shape=ir.Shape(tensor.shape),
-            name=tensor.name,
-        )
+def _tensor(tensor: Tensor) -> PiecedTensor:
+    rows = tensor.shape[0] if tensor.shape else 1
+    step = max(1, _PIECE * rows // max(1, tensor.nbytes))
+    if not tensor.in_file or step >= rows:
+        pieces: list[Piece] = [tensor.array]
+    else:
+        pieces = [lambda start=start: tensor.array()[start : start + step] for start in range(0, rows, step)]  # type: ignore[misc]
+    found = PiecedTensor(pieces, _dtype(tensor), tensor.shape, tensor.name)
     found.meta["blocks"] = tensor.blocks
     return found
 
 
-def _stack(tensors: Sequence[Tensor]) -> Any:
+def _stack(tensors: Sequence[Tensor]) -> PiecedTensor:
     first = tensors[0]
-    return ir.LazyTensor(
-        lambda: ir.tensor(np.stack([tensor.array() for tensor in tensors])),
-        dtype=ir.DataType.from_numpy(numpy_dtype(first.dtype)),
-        shape=ir.Shape((len(tensors), *first.shape)),
-        name=first.name,
-    )
+    pieces = [lambda tensor=tensor: tensor.array()[None] for tensor in tensors]
+    return PiecedTensor(pieces, _dtype(first), (len(tensors), *first.shape), first.name)
+
+
+def _dtype(tensor: Tensor) -> ir.DataType:
+    return ir.DataType.from_numpy(numpy_dtype(tensor.dtype))

@@ -14,6 +14,7 @@ from onnx_ir.passes.common import CheckerPass
 from onnxscript import GraphBuilder, nn
 
 from framework.engines.base import TensorSpec
+from framework.engines.pieces import mapped
 from framework.errors import ConfigError, Problem
 
 OPSET = 24
@@ -115,9 +116,4 @@ def _check(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Any], e
 def _as_dtype(tensor: Any, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
     if tensor.dtype == dtype:
         return tensor
-    return ir.LazyTensor(
-        lambda: ir.tensor(tensor.numpy().astype(dtype.numpy()), name=name),
-        dtype=dtype,
-        shape=ir.Shape(tensor.shape),
-        name=name,
-    )
+    return mapped(tensor, lambda array: array.astype(dtype.numpy()), dtype, name)

@@ -53,10 +53,26 @@ def test_several_weights_are_stacked_in_the_order_of_their_names(tmp_path: Path)
     np.testing.assert_array_equal(stacked.numpy(), np.stack([WEIGHTS[f"experts.{n}.weight"] for n in range(3)]))
 
 
-def test_large_weights_stay_references_into_their_file(tmp_path: Path) -> None:
-    found = load(checkpoint(tmp_path))["up.weight"]
-    assert isinstance(found, ir.ExternalTensor)
-    assert Path(found.path).resolve() == (tmp_path / "model.safetensors").resolve()
+def test_large_weights_are_read_a_piece_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.build.weights._PIECE", 1000)
+    found = load(checkpoint(tmp_path))
+    assert [piece().shape for piece in found["up.weight"].pieces] == [(7, 32)] * 9 + [(1, 32)]
+    assert [piece().shape for piece in found["experts"].pieces] == [(1, 8, 32)] * 3
+    np.testing.assert_array_equal(found["up.weight"].numpy(), WEIGHTS["up.weight"])
+    with (tmp_path / "written").open("wb") as file:
+        found["up.weight"].tofile(file)
+    assert (tmp_path / "written").read_bytes() == WEIGHTS["up.weight"].tobytes()
+
+
+def test_a_checkpoint_may_be_links_into_another_folder(tmp_path: Path) -> None:
+    """As a download cache keeps its files."""
+    (tmp_path / "blobs").mkdir()
+    checkpoint(tmp_path / "blobs")
+    (tmp_path / "snapshot").mkdir()
+    for file in (tmp_path / "blobs").iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)
+    found = load(open_checkpoint(tmp_path / "snapshot"))
+    np.testing.assert_array_equal(found["up.weight"].numpy(), WEIGHTS["up.weight"])
 
 
 def test_bfloat16_is_kept(tmp_path: Path) -> None:

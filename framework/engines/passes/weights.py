@@ -7,7 +7,6 @@ Activations stay fp32 on the CPU. Blocks of 32 that a checkpoint brings quantise
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
 from typing import Any
 
 import attrs
@@ -26,8 +25,10 @@ from framework.engines.passes.rewrite import (
     take_over,
     transposed_weight,
 )
+from framework.engines.pieces import mapped
 
 BLOCK = 32
+_STRIP = 2048  # blocks that are rounded at a time: they stay in the cache
 DOMAIN = "com.microsoft"
 _TABLE_READERS = ("RotaryEmbedding", "GroupQueryAttention")  # what they read is computed, not a weight: it stays exact
 Array = np.ndarray[Any, Any]
@@ -70,16 +71,12 @@ def _halve(graph: Graph, dtype: ir.DataType) -> None:
             continue
         if any(use.node.op_type in _TABLE_READERS for use in value.uses()):
             continue
-        half = ir.LazyTensor(partial(_rounded, tensor, dtype), dtype=dtype, shape=ir.Shape(tensor.shape))
+        half = mapped(tensor, lambda array: array.astype(dtype.numpy()), dtype)
         stored = initializer(graph, f"{value.name}.half", half)
         cast = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT})
         value.replace_all_uses_with(cast.outputs[0])
         graph.insert_before(graph[0], cast)
         del graph.initializers[value.name]
-
-
-def _rounded(tensor: Tensor, dtype: ir.DataType) -> Tensor:
-    return ir.tensor(tensor.numpy().astype(dtype.numpy()))
 
 
 def _quantise(graph: Graph, bits: int) -> None:
@@ -278,12 +275,19 @@ def _exact(quants: Array, scales: Array, *, zero: int) -> Quantised:
 def round_blocks(values: Array, bits: int) -> Quantised:
     """Nearest rounding of float32 [n, k] in blocks of 32, asymmetric: every block's range, zero included."""
     n, k = values.shape
-    blocked = values.reshape(n, k // BLOCK, BLOCK)
-    low = np.minimum(blocked.min(axis=2), 0.0)
-    high = np.maximum(blocked.max(axis=2), 0.0)
-    top = (1 << bits) - 1
-    scale = (high - low) / top
-    scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
-    zero = np.clip(np.rint(-low / scale), 0, top)
-    quants = np.clip(np.rint(blocked / scale[..., None]) + zero[..., None], 0, top)
-    return Quantised(quants=quants.reshape(n, k).astype(np.uint8), scales=scale, zeros=zero.astype(np.uint8))
+    top = np.float32((1 << bits) - 1)
+    blocked = values.reshape(-1, BLOCK)
+    quants = np.empty(blocked.shape, np.uint8)
+    scales, zeros = np.empty(len(blocked), np.float32), np.empty(len(blocked), np.uint8)
+    for start in range(0, len(blocked), _STRIP):
+        strip = slice(start, start + _STRIP)
+        x = np.ascontiguousarray(blocked[strip].T)  # a block a column: long rows to compute with
+        low, high = np.minimum(x.min(axis=0), 0), np.maximum(x.max(axis=0), 0)
+        scale = (high - low) / top
+        scale[scale == 0] = 1
+        zero = np.clip(np.rint(-low / scale), 0, top)
+        np.rint(np.divide(x, scale, out=x), out=x)
+        quants[strip] = np.clip(np.add(x, zero, out=x), 0, top, out=x).astype(np.uint8).T
+        scales[strip], zeros[strip] = scale, zero
+    shape = (n, k // BLOCK)
+    return Quantised(quants=quants.reshape(n, k), scales=scales.reshape(shape), zeros=zeros.reshape(shape))
