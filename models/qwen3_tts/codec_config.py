@@ -20,6 +20,8 @@ SAMPLE_RATE = 24_000
 FRAME = 1920  # samples of a codec frame: 12.5 frames a second
 QUANTIZERS, ENTRIES = 16, 2048
 MAX_FRAMES = 300  # of one call: 24 s
+REFERENCE_CHUNK, REFERENCE_CONTEXT = 300, 25  # frames: see `Code2WavConfig.reference_chunks`
+VOCODER_FILE = "vocoder.json"  # beside an engine whose sound is late: {"late": samples}
 
 # The mel spectrogram that the speaker encoder reads.
 FFT, HOP, MELS, FMAX = 1024, 256, 128, 12_000.0
@@ -194,6 +196,9 @@ class Code2WavConfig:
         stream_depth: chunks of sound that a stage reading the port may leave unread before this one waits.
         checkpoint: of graph files written elsewhere; engines here carry their weights.
         whole_utterance: wait for the last code, and make all sound at once where the engine allows so many frames.
+        reference_chunks: start anew every 300 frames, from the last 25 of them, as the published decoders do for
+            their memory's sake. It is there to compare with: what lies further back is forgotten at every joint, and
+            where the network looks ahead the joint lacks a little sound.
     """
 
     chunk_frames: int = attrs.field(default=25, validator=[v.ge(1), v.le(MAX_FRAMES)])
@@ -201,6 +206,7 @@ class Code2WavConfig:
     stream_depth: int = attrs.field(default=64, validator=v.ge(2))
     checkpoint: str = ""
     whole_utterance: bool = False
+    reference_chunks: bool = False
 
 
 def known_fields(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:

@@ -33,8 +33,11 @@ SPEAKER = "speaker_encoder."
 SPEAKER_UNUSED = ("talker.*",)
 
 
-def codec_weights(network: nn.Module, checkpoint: Checkpoint, *, prefix: str, where: str) -> dict[str, Any]:
-    """Weights of the codec's decoder (prefix `decoder.`) or encoder (`encoder.`), out of `speech_tokenizer/`.
+def codec_weights(
+    network: nn.Module, checkpoint: Checkpoint, *, prefix: str, where: str, unused: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Weights of the codec's decoder (prefix `decoder.`) or encoder (`encoder.`), out of `speech_tokenizer/`; or of
+    another vocoder of such layers, with patterns of what else is `unused` in its checkpoint.
 
     Raises ConfigError with every weight missing, left over or of another shape.
     """
@@ -57,7 +60,8 @@ def codec_weights(network: nn.Module, checkpoint: Checkpoint, *, prefix: str, wh
         else:
             wanted[parameter] = _published(shape, strides[parameter]) if parameter in strides else shape
             names[parameter] = prefix + parameter
-    unused = DECODER_UNUSED if prefix == DECODER else (*ENCODER_UNUSED, *_beyond(parameters, checkpoint))
+    if unused is None:
+        unused = DECODER_UNUSED if prefix == DECODER else (*ENCODER_UNUSED, *_beyond(parameters, checkpoint))
     weights = load_weights(wanted, checkpoint, names=names, ignore=unused, where=where)
     for parameter, shape in parameters.items():
         if parameter in strides:

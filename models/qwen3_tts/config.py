@@ -20,45 +20,59 @@ ModelType = Literal["custom_voice", "voice_design", "base"]
 
 @attrs.frozen(kw_only=True)
 class CodecIds:
-    """Marks in the talker's own vocabulary."""
+    """Marks in the talker's own vocabulary; one that speaks of itself in any language needs no `think`."""
 
     pad: int
     bos: int
     eos: int
-    think: int
     nothink: int
     think_bos: int
     think_eos: int
+    think: int = -1
 
 
 @attrs.frozen(kw_only=True)
-class TTSConfig:
-    """One typed config for the family; widths in elements.
+class SpeechConfig:
+    """What every talker with a code predictor has; widths in elements.
+
+    Attributes:
+        talker, predictor: their decoder layers.
+        groups: codes of a frame.
+        min_frames: frames before the talker may end.
+        text_vocab: text ids.
+        text_pad, text_bos, text_eos: marks among them.
+        codec: marks in the talker's own vocabulary.
+        speakers: id of each voice, by name in lower case.
+    """
+
+    talker: LLMConfig
+    predictor: LLMConfig
+    groups: int
+    min_frames: int
+    text_vocab: int
+    text_pad: int
+    text_bos: int
+    text_eos: int
+    codec: CodecIds
+    speakers: Mapping[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class TTSConfig(SpeechConfig):
+    """One typed config for the family.
 
     Attributes:
         kind: custom_voice speaks with its own voices, voice_design with a voice that `instruct` describes, base with
             the voice of a recording.
         size: as the checkpoint names it, `0b6` or `1b7`.
-        talker, predictor: their decoder layers.
-        groups: codes of a frame.
-        text_pad, text_bos, text_eos: marks in the text's vocabulary.
-        speakers: id of each voice, by name in lower case.
+        text_hidden: width of the text's embeddings.
         dialects: language of the voices that have one of their own.
         languages: id of each language, by name in lower case.
     """
 
     kind: ModelType
     size: str
-    talker: LLMConfig
-    predictor: LLMConfig
-    groups: int
-    text_vocab: int
     text_hidden: int
-    text_pad: int
-    text_bos: int
-    text_eos: int
-    codec: CodecIds
-    speakers: Mapping[str, int]
     dialects: Mapping[str, str]
     languages: Mapping[str, int]
 
@@ -91,6 +105,7 @@ class TTSConfig:
             talker=_decoder(talker),
             predictor=_decoder(predictor),
             groups=talker["num_code_groups"],
+            min_frames=MIN_FRAMES,
             text_vocab=talker["text_vocab_size"],
             text_hidden=talker["text_hidden_size"],
             text_pad=config["tts_pad_token_id"],

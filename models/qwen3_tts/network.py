@@ -30,7 +30,7 @@ from framework.engines.base import TensorSpec
 from framework.nn import Embedding, Linear, Positions, RMSNorm, Sampler, positions, rotary_tables, sampler_inputs
 from models.llm.config import LLMConfig
 from models.llm.network import DecoderLayer
-from models.qwen3_tts.config import MIN_FRAMES, RESERVED, SPEAKER, TTSConfig
+from models.qwen3_tts.config import RESERVED, SPEAKER, SpeechConfig, TTSConfig
 
 PREDICTOR = "cp_"  # what its inputs are called by
 Cache = tuple[ir.Value | None, ir.Value | None]
@@ -62,13 +62,13 @@ class TalkerModel(Layers):
         self.text_embedding = Embedding(config.text_vocab, config.text_hidden)
 
 
-class TextProjection(nn.Module):
+class Projection(nn.Module):
     """fc2(silu(fc1(x))): what a text token says to the talker."""
 
-    def __init__(self, text_hidden: int, hidden: int) -> None:
+    def __init__(self, text_hidden: int, inner: int, hidden: int) -> None:
         super().__init__()
-        self.linear_fc1 = Linear(text_hidden, text_hidden, bias=True)
-        self.linear_fc2 = Linear(text_hidden, hidden, bias=True)
+        self.linear_fc1 = Linear(text_hidden, inner, bias=True)
+        self.linear_fc2 = Linear(inner, hidden, bias=True)
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         x = self.linear_fc1(op, x)
@@ -78,7 +78,7 @@ class TextProjection(nn.Module):
 class CodePredictor(nn.Module):
     """Codes 1 to 15 of a frame, each from the talker's hidden state and the codes before it."""
 
-    def __init__(self, config: TTSConfig, candidates: int, dtype: str) -> None:
+    def __init__(self, config: SpeechConfig, candidates: int, dtype: str) -> None:
         super().__init__()
         inner, self.groups = config.predictor, config.groups
         self.vocab, self.candidates = inner.vocab, candidates
@@ -88,7 +88,7 @@ class CodePredictor(nn.Module):
         self.small_to_mtp_projection = Linear(config.talker.hidden, inner.hidden, bias=True) if narrower else None
         self.sampler = Sampler(min(candidates, inner.vocab))
         cos, sin = rotary_tables(inner.head_dim, config.groups, inner.rope)
-        self.rotary_cos, self.rotary_sin = _constant(cos, dtype), _constant(sin, dtype)
+        self.rotary_cos, self.rotary_sin = constant(cos, dtype), constant(sin, dtype)
 
     def forward(
         self,
@@ -129,7 +129,7 @@ class Codes(nn.Module):
     """Embeddings of the codes of all groups in the talker's width, one table: the talker's own `first` entries, then
     those of each further group."""
 
-    def __init__(self, config: TTSConfig) -> None:
+    def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.groups, self.width = config.groups, config.talker.hidden
         first, further = config.talker.vocab, config.predictor.vocab
@@ -153,34 +153,36 @@ class Talker(nn.Module):
     """Frames of sound, as codes, from rows of text and codes.
 
     Args:
+        model: the talker's layers.
         capacity: cache entries a row can have, and so rotary positions.
         dtype: of the activations and caches.
         candidates: see `Sampler`.
     """
 
-    def __init__(self, config: TTSConfig, *, capacity: int, dtype: str, candidates: int = 0) -> None:
+    def __init__(self, config: SpeechConfig, model: Layers, *, capacity: int, dtype: str, candidates: int = 0) -> None:
         super().__init__()
         self.config, self.capacity, self.dtype, self.candidates = config, capacity, dtype, candidates
-        self.model = TalkerModel(config)
-        self.text_projection = TextProjection(config.text_hidden, config.talker.hidden)
+        self.model = model
         self.codes = Codes(config)
         self.codec_head = Linear(config.talker.hidden, config.talker.vocab)
         self.code_predictor = CodePredictor(config, candidates, dtype)
         self.sampler = Sampler(min(candidates, config.talker.vocab))
         cos, sin = rotary_tables(config.talker.head_dim, capacity, config.talker.rope)
-        self.rotary_cos, self.rotary_sin = _constant(cos, dtype), _constant(sin, dtype)
+        self.rotary_cos, self.rotary_sin = constant(cos, dtype), constant(sin, dtype)
+
+    def rows(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
+        """What the layers read: [batch, tokens, hidden]."""
+        raise NotImplementedError
+
+    def places(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> Positions:
+        """Where they read it."""
+        past = given["past_lengths"]
+        return positions(op, given["text"], past, capacity=self.capacity, cos=self.rotary_cos, sin=self.rotary_sin)
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
-        config, past, frames = self.config, given["past_lengths"], given["frames"]
-        text = self.text_projection(op, self.model.text_embedding(op, given["text"]))
-        x = op.Add(text, self.codes(op, given["codes"]))  # [batch, tokens, hidden]
-        if "speaker" in given:
-            mark = op.Slice(given["codes"], [0], [1], [2])  # [batch, tokens, 1]
-            here = op.CastLike(op.Equal(mark, SPEAKER), x)
-            x = op.Add(x, op.Mul(here, op.Unsqueeze(op.CastLike(given["speaker"], x), [1])))
-
+        config, frames = self.config, given["frames"]
+        x, at = self.rows(op, given), self.places(op, given)
         caches = [(given[f"key_cache.{i}"], given[f"value_cache.{i}"]) for i in range(config.talker.layers)]
-        at = positions(op, given["text"], past, capacity=self.capacity, cos=self.rotary_cos, sin=self.rotary_sin)
         y, caches = self.model(op, x, at, caches)
         last = op.Unsqueeze(op.Sub(given["token_counts"], 1), [1])  # [batch, 1]
         hidden = op.GatherND(y, last, batch_dims=1)  # [batch, hidden], of each row's last real token
@@ -205,7 +207,7 @@ class Talker(nn.Module):
         end = ids == self.config.codec.eos
         never = op.initializer(ir.tensor((ids >= vocab - RESERVED) & ~end), name="codes.never")
         end_value = op.initializer(ir.tensor(end), name="codes.end")
-        early = op.And(op.Unsqueeze(op.Less(frames, MIN_FRAMES), [1]), end_value)  # [batch, vocab]
+        early = op.And(op.Unsqueeze(op.Less(frames, self.config.min_frames), [1]), end_value)  # [batch, vocab]
         logits = op.Cast(self.codec_head(op, hidden), to=ir.DataType.FLOAT)
         logits = op.Where(op.Or(early, never), op.Constant(value_float=FORBIDDEN), logits)
         # Before the first frame there is nothing to be repeated, and the history's entry is another request's.
@@ -217,20 +219,35 @@ class Talker(nn.Module):
         return code
 
 
+class TextTalker(Talker):
+    """One that reads text ids; a voice may be given as a vector."""
+
+    def __init__(self, config: TTSConfig, *, capacity: int, dtype: str, candidates: int = 0) -> None:
+        super().__init__(config, TalkerModel(config), capacity=capacity, dtype=dtype, candidates=candidates)
+        self.text_projection = Projection(config.text_hidden, config.text_hidden, config.talker.hidden)
+
+    def rows(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
+        text = self.text_projection(op, self.model.text_embedding(op, given["text"]))
+        x = op.Add(text, self.codes(op, given["codes"]))  # [batch, tokens, hidden]
+        if "speaker" in given:
+            mark = op.Slice(given["codes"], [0], [1], [2])  # [batch, tokens, 1]
+            here = op.CastLike(op.Equal(mark, SPEAKER), x)
+            x = op.Add(x, op.Mul(here, op.Unsqueeze(op.CastLike(given["speaker"], x), [1])))
+        return x
+
+
 class Speech(nn.Module):
-    """The whole network; `talker` is the prefix of its weights in the checkpoint.
+    """The whole network; `talker` is the prefix of its weights in the checkpoint."""
 
-    Args:
-        clones: whether a voice may be given as a vector, in the input `speaker`.
-    """
-
-    def __init__(
-        self, config: TTSConfig, *, capacity: int, dtype: str, candidates: int = 0, clones: bool = False
-    ) -> None:
+    def __init__(self, talker: Talker) -> None:
         super().__init__()
-        self.config, self.capacity, self.dtype, self.clones = config, capacity, dtype, clones
-        self.candidates = candidates
-        self.talker = Talker(config, capacity=capacity, dtype=dtype, candidates=candidates)
+        self.config, self.capacity, self.dtype = talker.config, talker.capacity, talker.dtype
+        self.candidates = talker.candidates
+        self.talker = talker
+
+    def extras(self) -> tuple[TensorSpec, ...]:
+        """Inputs beside those that every talker has."""
+        return ()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Graph inputs, the states last.
@@ -244,7 +261,7 @@ class Speech(nn.Module):
         return (
             TensorSpec(name="text", dtype="int64", shape=("batch", "tokens")),
             TensorSpec(name="codes", dtype="int64", shape=("batch", "tokens", config.groups)),
-            *([TensorSpec(name="speaker", dtype="float32", shape=("batch", config.talker.hidden))] * self.clones),
+            *self.extras(),
             TensorSpec(name="past_lengths", dtype="int64", shape=("batch",)),
             TensorSpec(name="token_counts", dtype="int64", shape=("batch",)),
             TensorSpec(name="frames", dtype="int64", shape=("batch",)),
@@ -277,10 +294,28 @@ class Speech(nn.Module):
         return self.talker(op, given)
 
 
+class TextSpeech(Speech):
+    """Speech of a Qwen3-TTS checkpoint.
+
+    Args:
+        clones: whether a voice may be given as a vector, in the input `speaker`.
+    """
+
+    def __init__(
+        self, config: TTSConfig, *, capacity: int, dtype: str, candidates: int = 0, clones: bool = False
+    ) -> None:
+        super().__init__(TextTalker(config, capacity=capacity, dtype=dtype, candidates=candidates))
+        self.clones = clones
+
+    def extras(self) -> tuple[TensorSpec, ...]:
+        width = self.config.talker.hidden
+        return (TensorSpec(name="speaker", dtype="float32", shape=("batch", width)),) if self.clones else ()
+
+
 SETTINGS = ("temperature", "top_k", "top_p", "min_p")  # of both samplers
 FORBIDDEN = -1e30  # a logit that is never chosen; log-probabilities stay numbers
 
 
-def _constant(values: np.ndarray, dtype: str) -> nn.Parameter:
+def constant(values: np.ndarray, dtype: str) -> nn.Parameter:
     data = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     return nn.Parameter(data.shape, data=ir.tensor(data))

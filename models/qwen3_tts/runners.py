@@ -123,6 +123,7 @@ class Talker(Runner):
         ports={"codes": "codec", "context": "codec"},
         required=frozenset({"text"}),
         config=TalkerConfig,
+        samples=("talker", "code_predictor"),
     )
 
     def __init__(self, *, stage: Stage, config: TalkerConfig | None = None) -> None:
@@ -221,7 +222,7 @@ class Talker(Runner):
     # Requests
 
     def _sampling(self, row: Row, where: str) -> tuple[Sampling, Sampling]:
-        talker = row.request.sampling_for("talker", self.config.talker())
+        talker = row.request.sampling_for("talker", self.config.talker(), stage=self.stage.id)
         given = {"repetition_penalty": 1.0, **self.config.code_predictor()}
         predictor = row.request.sampling_for("code_predictor", given)
         problems = []

@@ -103,10 +103,10 @@ def talker_stage(
 
 def _model(config: TTSConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
     from framework.nn import export, shape_of
-    from models.qwen3_tts.network import Speech
+    from models.qwen3_tts.network import TextSpeech
     from models.qwen3_tts.weights import talker_weights
 
-    network = Speech(
+    network = TextSpeech(
         config,
         capacity=capacity,
         dtype=dtype,
