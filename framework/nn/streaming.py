@@ -46,8 +46,8 @@ class Continuation:
         these steps late."""
         index = self.index
         if index is not None:
-            within = ir.tensor(np.arange(factor, dtype=np.int64))
-            index = op.Reshape(op.Add(op.Unsqueeze(op.Mul(index, factor), [2]), within), [0, -1])
+            within = op.Unsqueeze(op.Mul(index, factor), [2])  # [batch, time, 1]
+            index = op.Reshape(op.Add(within, [*range(factor)]), [0, -1])
         return attrs.evolve(self, counts=op.Mul(self.counts, factor), index=index, late=self.late * factor + late)
 
     def real(self, op: OpBuilder, x: ir.Value) -> ir.Value:
