@@ -82,6 +82,14 @@ class BuildConfig(Base):
 
 
 @attrs.frozen(kw_only=True)
+class Shard:
+    """The requests of a file that one of many machines does: `index`, `index + count` and so on."""
+
+    index: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    count: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+
+
+@attrs.frozen(kw_only=True)
 class InferenceConfig(BuildConfig):
     """See `conf/inference.yaml`, whose comments say what each is."""
 
@@ -110,6 +118,8 @@ class InferenceConfig(BuildConfig):
     output_file: Path | None = None
     output_audio_dir: Path | None = None
     output_video_dir: Path | None = None
+    resume: bool | None = None
+    shard: Shard = attrs.field(factory=Shard)
 
     whole_utterance: bool | None = None
     apply_chat_template: bool = True
@@ -162,6 +172,7 @@ def check_combination(config: InferenceConfig) -> None:
             for key in FILE
             if getattr(config, key) is not None and key not in _NOT_YET
         ]
+    problems += _shard_problems(config)
     if config.prompt is not None and config.prompt_file is not None:
         problems.append(
             Problem(where="prompt_file", got=config.prompt_file, expected="prompt or prompt_file, not both")
@@ -176,6 +187,22 @@ def check_combination(config: InferenceConfig) -> None:
         problems.append(Problem(where="out_audio", got=f"'{config.out_audio}'", expected="a file name in .wav"))
     if problems:
         raise ConfigError(problems)
+
+
+def _shard_problems(config: InferenceConfig) -> list[Problem]:
+    problems = []
+    shard, file = config.shard, config.input_file is not None
+    if shard.count > 1 and not file:
+        problems.append(Problem(where="shard.count", got=str(shard.count), expected="1 without input_file"))
+    if shard.index >= shard.count:
+        expected = f"a whole number below shard.count, {shard.count}"
+        problems.append(Problem(where="shard.index", got=str(shard.index), expected=expected))
+    if config.resume is not None and not file:
+        problems.append(Problem(where="resume", got=str(config.resume).lower(), expected="nothing without input_file"))
+    if config.resume and file and config.output_file is None:
+        hint = "output_file=FILE, the file of the run to go on with"
+        problems.append(Problem(where="output_file", got="nothing", expected="a file with resume=true", hint=hint))
+    return problems
 
 
 def _shown(value: Any) -> str:
