@@ -14,6 +14,7 @@ Upstream: transformers' LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import ml_dtypes
@@ -31,6 +32,7 @@ from framework.nn import (
     Positions,
     RMSNorm,
     Sampler,
+    SharedMoE,
     positions,
     rotary_tables,
     sampler_inputs,
@@ -55,9 +57,11 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden, config.rms_eps)
         moe = config.moe
         if moe is not None and index not in moe.dense_layers:
-            self.mlp: nn.Module = MoE(
-                config.hidden, moe.intermediate, experts=moe.experts, top_k=moe.top_k, norm_topk=moe.norm_topk
-            )
+            sizes: dict[str, Any] = {"experts": moe.experts, "top_k": moe.top_k, "norm_topk": moe.norm_topk}
+            if moe.shared:
+                self.mlp: nn.Module = SharedMoE(config.hidden, moe.intermediate, shared=moe.shared, **sizes)
+            else:
+                self.mlp = MoE(config.hidden, moe.intermediate, **sizes)
         else:
             self.mlp = GatedMLP(config.hidden, config.intermediate, bias=config.mlp_bias)
 
