@@ -70,6 +70,25 @@ class FetchConfig(Base):
 
 
 @attrs.frozen(kw_only=True)
+class ReportOptions:
+    """See `conf/report`."""
+
+    page: bool = True
+    transcribe: str | None = None
+    embed_mb: float = attrs.field(default=24.0, validator=attrs.validators.ge(0))
+
+
+@attrs.frozen(kw_only=True)
+class ReportConfig:
+    """See `conf/report.yaml`."""
+
+    paths: Paths
+    report: ReportOptions = ReportOptions()
+    folder: Path | None = None
+    explain: bool = False
+
+
+@attrs.frozen(kw_only=True)
 class BuildConfig(Base):
     """See `conf/build.yaml`."""
 
@@ -96,6 +115,7 @@ class InferenceConfig(BuildConfig):
     sampling: Node
     style: Node
     batching: Node
+    report: ReportOptions = ReportOptions()
     stages: Node = attrs.field(factory=dict)
     build_if_missing: bool = False
 

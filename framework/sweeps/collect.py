@@ -7,6 +7,7 @@ and from older versions: what is not there is absent from the row, what is broke
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,14 +30,16 @@ class Cell:
     """One request of one point.
 
     Attributes:
+        key: `<job>/<index>`, its name in `transcripts.json`.
         index: position in the request file.
         prompt: what the user said last.
-        audio: the sound file, None when there is none (any more); `video` is the same for frames.
+        audio: the sound file, None when there is none (any more).
         heard: what an ASR model understood of the audio; None when none was asked.
         numbers: see `metrics.METRICS`.
         entry: of the predictions file, for what only some readers need.
     """
 
+    key: str
     index: int
     ok: bool
     text: str
@@ -60,6 +63,7 @@ class Point:
             record: it runs still, or was killed).
         error: what went wrong, a fault a line.
         numbers: see `metrics.summary`.
+        started: ISO 8601, "" when it left no record.
     """
 
     name: str
@@ -69,6 +73,7 @@ class Point:
     error: str
     cells: tuple[Cell, ...]
     numbers: Mapping[str, float | str]
+    started: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -77,12 +82,14 @@ class Sweep:
     Attributes:
         parameters: keys in which the points differ, in the order in which they were given.
         fixed: what all points were given.
+        started: time of the first job, ISO 8601; "" when no record says.
     """
 
     folder: Path
     points: tuple[Point, ...]
     parameters: tuple[str, ...]
     fixed: Mapping[str, Any]
+    started: str = ""
 
     @property
     def ok(self) -> bool:
@@ -111,7 +118,11 @@ def collect(folder: Path) -> Sweep:
     keys = dict.fromkeys(key for point in points for key in point.overrides)
     varying = [key for key in keys if len({repr(point.overrides.get(key)) for point in points}) > 1]
     fixed = {key: points[0].overrides[key] for key in keys if key not in varying}
-    return Sweep(folder=folder, points=tuple(points), parameters=tuple(varying), fixed=fixed)
+    return Sweep(folder=folder, points=tuple(points), parameters=tuple(varying), fixed=fixed, started=_started(points))
+
+
+def _started(points: Sequence[Point]) -> str:
+    return min((point.started for point in points if point.started), default="")
 
 
 def is_job(folder: Path) -> bool:
@@ -158,6 +169,7 @@ def _point(folder: Path, sweep: Path, said: Mapping[str, Any]) -> Point:
         error="\n".join(problems),
         cells=cells,
         numbers=metrics.summary([{**cell.numbers, "finish_reason": cell.finish_reason} for cell in cells], timings),
+        started=str(record.get("started") or ""),
     )
 
 
@@ -198,6 +210,7 @@ def _cells(
                 numbers["wer"] = round(numbers["word_errors"] / numbers["words"], 4)
         cells.append(
             Cell(
+                key=f"{name}/{index}",
                 index=int(index),
                 ok=entry.get("ok") is True,
                 text=text,
@@ -255,6 +268,7 @@ def _joined(shards: Sequence[Point]) -> Point:
             [{**cell.numbers, "finish_reason": cell.finish_reason} for cell in cells],
             {key: value for key, value in times.items() if value},
         ),
+        started=_started(shards),
     )
 
 
@@ -285,7 +299,8 @@ def value_of(text: str) -> Any:
     if re.fullmatch(r"[-+]?\d+", text):
         return int(text)
     if re.fullmatch(r"[-+]?(\d+\.\d*|\.?\d+)([eE][-+]?\d+)?", text):
-        return float(text)
+        value = float(text)
+        return value if math.isfinite(value) else text
     # Hydra puts a backslash before what its grammar would read otherwise.
     return {"true": True, "false": False, "null": None}.get(text, re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", text))
 

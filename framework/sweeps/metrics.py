@@ -33,6 +33,7 @@ class Metric:
     """How a number is named, shown and put together.
 
     Attributes:
+        label: as short as a column's heading must be.
         unit: "" for a plain number; "share" is from 0 to 1.
         better: "high", "low" or "": what a reader looks for.
         about: one line.
@@ -40,36 +41,36 @@ class Metric:
     """
 
     name: str
-    unit: str
-    better: str
+    label: str
+    unit: str = ""
+    better: str = ""
     about: str
     joined: Callable[[Sequence[float]], float] | None = None
 
 
+def _metric(name: str, label: str, unit: str, better: str, about: str, joined: Any = None) -> Metric:
+    return Metric(name=name, label=label, unit=unit, better=better, about=about, joined=joined)
+
+
 # In the order of the table.
 METRICS: tuple[Metric, ...] = (
-    Metric(name="tokens", unit="", better="", about="text tokens written", joined=sum),
-    Metric(name="tokens_per_s", unit="1/s", better="high", about="tokens by the time of the run without loading"),
-    Metric(name="audio_s", unit="s", better="", about="seconds of speech", joined=sum),
-    Metric(name="rtf", unit="", better="low", about="real-time factor: seconds of work per second of speech"),
-    Metric(name="speedup", unit="", better="high", about="seconds of speech per second of work, 1 / rtf"),
-    Metric(name="first_token_s", unit="s", better="low", about="from request to first text (median)", joined=median),
-    Metric(name="first_audio_s", unit="s", better="low", about="from request to first sound (median)", joined=median),
-    Metric(
-        name="distinct_2", unit="share", better="high", about="different pairs of neighbouring words (mean)",
-        joined=fmean,
-    ),
-    Metric(
-        name="repeated_words", unit="", better="low", about="most words said again right after themselves", joined=max
-    ),
-    Metric(name="silent_share", unit="share", better="low", about="20 ms frames of speech below -50 dBFS"),
-    Metric(name="longest_silence_s", unit="s", better="low", about="longest stretch of such frames", joined=max),
-    Metric(name="clipped_share", unit="share", better="low", about="samples at full scale"),
-    Metric(name="wer", unit="share", better="low", about="word error rate of what was heard in the speech"),
-    Metric(name="load_s", unit="s", better="low", about="opening engines; 0 when they were still open"),
-    Metric(name="run_s", unit="s", better="low", about="the requests, without opening engines"),
-    Metric(name="wall_s", unit="s", better="low", about="the whole point"),
-)  # fmt: skip
+    _metric("tokens", "tokens", "", "", "text tokens written", sum),
+    _metric("tokens_per_s", "tok/s", "", "high", "text tokens a second, without the time to open engines"),
+    _metric("audio_s", "audio s", "s", "", "seconds of speech", sum),
+    _metric("rtf", "rtf", "", "low", "real-time factor: seconds of work for a second of speech"),
+    _metric("speedup", "speedup", "", "high", "seconds of speech for a second of work: 1 / rtf"),
+    _metric("first_token_s", "1st text s", "s", "low", "seconds from request to first text (median)", median),
+    _metric("first_audio_s", "1st audio s", "s", "low", "seconds from request to first sound (median)", median),
+    _metric("distinct_2", "distinct", "share", "high", "pairs of neighbouring words that are different (mean)", fmean),
+    _metric("repeated_words", "repeated", "", "low", "most words that say again what stands right before them", max),
+    _metric("silent_share", "silent", "share", "low", "frames of 20 ms of speech below -50 dBFS"),
+    _metric("longest_silence_s", "silence s", "s", "low", "longest stretch of such frames, in seconds", max),
+    _metric("clipped_share", "clipped", "share", "low", "samples at full scale"),
+    _metric("wer", "wer", "share", "low", "word error rate of what was heard in the speech"),
+    _metric("load_s", "load s", "s", "low", "seconds to open engines; none where they were still open"),
+    _metric("run_s", "run s", "s", "low", "seconds for the requests, without opening engines"),
+    _metric("wall_s", "wall s", "s", "low", "seconds for everything"),
+)
 NAMES = tuple(metric.name for metric in METRICS)
 
 
@@ -130,9 +131,8 @@ def summary(requests: Sequence[Mapping[str, Any]], timings: Mapping[str, float])
     found |= {name: float(timings[name]) for name in ("load_s", "run_s", "wall_s") if name in timings}
     reasons = Counter(str(request["finish_reason"]) for request in requests if request.get("finish_reason"))
     found["finish_reasons"] = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-    ordered = {name: found[name] for name in NAMES if name in found}
-    return {**{name: round(v, 6) if isinstance(v, float) else v for name, v in ordered.items()},
-            "finish_reasons": found["finish_reasons"]}  # fmt: skip
+    ordered = {name: found[name] for name in (*NAMES, "finish_reasons") if name in found}
+    return {name: round(value, 5) if isinstance(value, float) else value for name, value in ordered.items()}
 
 
 # --- text ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reading predictions files again: finished ones, the journals of unfinished ones, and the parts of a sharded run."""
+"""Reading predictions files again: finished ones, and the journals of those that are not."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ NAME = "predictions.json"
 
 
 def entries(path: Path) -> list[Mapping[str, Any]]:
-    """Entries of the predictions file at `path`, in order of their requests; of its journal when it is unfinished.
+    """Entries of the predictions file at `path`, in order of their requests; [] when there is none.
 
-    A journal line that is cut off (the process was killed while it wrote) is left out. [] when there is neither file.
+    While a run writes, and after it was killed, a journal stands beside the file and has all there is; a last line that
+    was cut off is left out.
 
-    Raises ValueError for a finished file that is no predictions file.
+    Raises ValueError for a file that is no predictions file.
     """
-    if path.is_file():
-        document = json.loads(path.read_text("utf-8"))
-        found = document.get("responses") if isinstance(document, dict) else None
-        if not isinstance(found, list):
-            raise ValueError(f"{path.name}: no list of responses")
-        return [entry for entry in found if isinstance(entry, dict)]
-    journal = path.with_name(path.name + ".journal")
-    if not journal.is_file():
-        return []
-    known: dict[Any, Mapping[str, Any]] = {}
-    for line in journal.read_bytes().splitlines():
+    journal = _journal(path.with_name(path.name + ".journal"))
+    if journal or not path.is_file():
+        return journal
+    document = json.loads(path.read_text("utf-8"))
+    found = document.get("responses") if isinstance(document, dict) else None
+    if not isinstance(found, list):
+        raise ValueError("no list of responses")
+    return [entry for entry in found if isinstance(entry, dict)]
+
+
+def _journal(path: Path) -> list[Mapping[str, Any]]:
+    known: dict[int, Mapping[str, Any]] = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict) and "request_idx" in entry:
+        if isinstance(entry, dict) and isinstance(entry.get("request_idx"), int):
             known[entry["request_idx"]] = entry  # a request that was done again counts once
     return [known[index] for index in sorted(known)]

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def recording(folder: Path, overrides: Sequence[str], *, measured: bool) -> Iter
         measured: also keep the numbers of each request (`framework.sweeps.metrics`), so that a table needs no more
             than these records.
     """
-    record, begin, started = Record(), time.perf_counter(), datetime.now(timezone.utc)
+    record, begin, started = Record(), time.perf_counter(), datetime.now(UTC)
     faults: list[dict[str, str]] = []
     try:
         yield record

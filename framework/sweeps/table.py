@@ -16,11 +16,6 @@ _FIRST = ("point", "status", "requests", "ok", "failed")
 _LAST = ("finish_reasons", "error")
 # Left to the files and the page.
 _NOT_PRINTED = frozenset({"load_s", "run_s", "clipped_share"})
-_SHORT = {
-    "tokens_per_s": "tok/s", "audio_s": "audio s", "first_token_s": "1st token s", "first_audio_s": "1st audio s",
-    "distinct_2": "distinct", "repeated_words": "repeated", "silent_share": "silent", "longest_silence_s": "silence s",
-    "wall_s": "wall s",
-}  # fmt: skip
 
 
 def rows(sweep: Sweep) -> list[dict[str, Any]]:
@@ -63,7 +58,7 @@ def text(sweep: Sweep) -> list[tuple[str, ...]]:
     """Heading and rows for `framework.cli.text.columns`; parameters by the shortest name that tells them apart."""
     shown = [metric for metric in sweep.metrics if metric.name not in _NOT_PRINTED]
     short = short_names(sweep.parameters)
-    heading = ("point", *short.values(), "ok", *(_SHORT.get(m.name, m.name) for m in shown), "finish reasons")
+    heading = ("point", *short.values(), "ok", *(metric.label for metric in shown), "finish reasons")
     return [
         heading,
         *(

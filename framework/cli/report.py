@@ -1,0 +1,105 @@
+"""`multistage-report`: the table and the page of a sweep; also what becomes of a sweep when it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from framework.cli import app, building
+from framework.cli.config import Paths, ReportConfig, ReportOptions
+from framework.errors import ConfigError, Problem
+from framework.schema import structure
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from framework.sweeps.collect import Sweep
+
+
+def task(values: dict[str, Any], run: app.Run) -> int:
+    config = structure(ReportConfig, values, where="")
+    if config.folder is None:
+        hint = "multistage-report outputs/sweeps/..."
+        raise ConfigError(Problem(where="folder", got="nothing", expected="the folder of a sweep or run", hint=hint))
+    sweep = make(config.folder.expanduser(), config.report, config.paths)
+    print(as_text(sweep))
+    return 0 if sweep.ok else 1
+
+
+def make(folder: Path, options: ReportOptions, paths: Paths) -> Sweep:
+    """Write the table and the page of what lies in `folder`, into it.
+
+    Raises ConfigError when there is no run in it, or no engines for what shall be transcribed.
+    """
+    from framework.sweeps import table
+    from framework.sweeps.collect import collect
+
+    sweep = collect(folder)
+    if options.transcribe is not None and _transcribe(sweep, options.transcribe, paths):
+        sweep = collect(folder)
+    table.save_csv(sweep, folder / table.CSV)
+    missing = table.save_parquet(sweep, folder / table.PARQUET)
+    if missing:
+        building.say(missing)
+    if options.page:
+        from framework.sweeps import page
+
+        page.save_page(sweep, folder / page.NAME, embed_mb=options.embed_mb)
+        building.say(f"page: {folder / page.NAME}")
+    return sweep
+
+
+def as_text(sweep: Sweep) -> str:
+    """The table, and below it what went wrong."""
+    from framework.cli.text import columns
+    from framework.sweeps.table import text
+
+    faults = [f"{point.name}: {point.error}" for point in sweep.points if point.error]
+    return "\n".join([columns(text(sweep)), *faults])
+
+
+def after_sweep(folder: Path, cfg: DictConfig) -> None:
+    """The report of a sweep that has ended; its table goes where all goes that is no reply."""
+    from omegaconf import OmegaConf
+
+    node = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("report", "paths")}
+    options = structure(ReportOptions, node["report"], where="report")
+    building.say(as_text(make(folder, options, structure(Paths, node["paths"], where="paths"))))
+
+
+def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> bool:
+    """Let a deployment hear the sweep's speech; returns whether there was any that it had not heard."""
+    from framework.cli.composition import Composer, values_of
+    from framework.cli.config import InferenceConfig
+    from framework.cli.inference import deployed, make_executor
+    from framework.sweeps.transcripts import missing, transcribe
+
+    cells = missing(sweep, deployment)
+    if not cells:
+        return False
+    building.say(f"{deployment} hears {len(cells)} replies")
+    folders = [f"paths.{key}='{getattr(paths, key)}'" for key in ("cache", "engines", "weights")]
+    given = [f"deployment={deployment}", "build_if_missing=true", "batching=inflight", "batching.size=4", *folders]
+    with Composer("inference", given) as composer:
+        config = structure(InferenceConfig, values_of(composer.compose()), where="")
+    with make_executor(config, deployed(config), None) as executor:
+        transcribe(sweep, deployment, executor.run)
+    return True
+
+
+def with_folder(argv: Sequence[str]) -> list[str]:
+    """The first argument that is neither a setting nor a flag is the folder."""
+    place = next((n for n, arg in enumerate(argv) if "=" not in arg and not arg.startswith("-")), None)
+    return [f"folder={arg}" if number == place else arg for number, arg in enumerate(argv)]
+
+
+def main() -> NoReturn:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(app.call("report", task, with_folder(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()
