@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,18 +35,20 @@ class Run:
         folder: Hydra's folder of this run; None for a run that leaves nothing behind.
         overrides: as they were given.
         sweep: whether it is one job of a sweep.
+        choices: what was chosen of each config group.
         notes: what the task adds to the record of the run (`framework.sweeps.record`).
     """
 
     folder: Path | None
     overrides: tuple[str, ...]
     sweep: bool
+    choices: Mapping[str, str] = attrs.field(factory=dict)
     notes: dict[str, Any] = attrs.field(factory=dict)
 
 
 Task = Callable[[dict[str, Any], Run], int]
 # Called with the folder of a sweep and what its jobs share, after the last job.
-SweepEnd = Callable[[Path, dict[str, Any]], None]
+SweepEnd = Callable[[Path, DictConfig], None]
 
 
 def main(
@@ -54,7 +56,7 @@ def main(
     task: Task,
     *,
     keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
-    sweep_end: SweepEnd = lambda folder, values: None,
+    sweep_end: SweepEnd = lambda folder, cfg: None,
 ) -> NoReturn:
     """Run a command with the arguments of the process, and exit.
 
@@ -74,7 +76,7 @@ def call(
     argv: Sequence[str],
     *,
     keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
-    sweep_end: SweepEnd = lambda folder, values: None,
+    sweep_end: SweepEnd = lambda folder, cfg: None,
 ) -> int:
     """`main` without the process: the exit status."""
     return guarded(lambda: _dispatch(command, task, argv, keeps_folder, sweep_end))
@@ -194,7 +196,7 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd) -> int:
         folder, cfg, codes = sweep(composer, job)
     finally:
         process.close()
-    sweep_end(folder, values_of(cfg))
+    sweep_end(folder, cfg)
     return max(codes, default=0)
 
 
@@ -204,6 +206,7 @@ def _job(task: Task, cfg: DictConfig, *, keep: bool, sweep: bool) -> int:
         folder=Path(hydra_cfg.runtime.output_dir) if keep else None,
         overrides=tuple(hydra_cfg.overrides.task),
         sweep=sweep,
+        choices=dict(hydra_cfg.runtime.choices),
     )
     if run.folder is None:
         return task(values_of(cfg), run)

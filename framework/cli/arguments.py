@@ -1,7 +1,8 @@
 """What a person types, made into what Hydra's grammar reads.
 
 Hydra gives `, = ( ) { } ' "` a meaning inside values, which is right for numbers and sweeps and wrong for text. For the
-keys below the value is taken as it stands. Also here: `sampling=` and `style=` from JSON, and `stages.` without a plus.
+keys below the value is taken as it stands. Also here: `sampling=` and `style=` from a file or JSON, and settings of
+stages, which only the graph knows, without a plus.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from framework.io.requests import as_object, read_object
-from framework.io.sampling import by_role, config_form, require
-from framework.parsing import parse_json
+from framework import parsing
+from framework.errors import ConfigError, Problem
+from framework.io.sampling import ROLES, by_role, config_form, require
+from framework.schema import show
 
 # Written by a person: `${...}` in them is text as well.
 TEXT = frozenset({"prompt", "system", "voice", "language", "instruct", "ref_text"})
@@ -22,21 +24,31 @@ PATHS = frozenset(
     {
         "engine_dir", "model_dir", "prompt_file", "audio", "ref_audio", "image", "video", "out_audio",
         "out_timeline", "out_video", "input_file", "output_file", "output_audio_dir", "output_video_dir",
-        "paths.cache", "paths.engines", "paths.outputs",
+        "folder", "paths.cache", "paths.engines", "paths.outputs",
     }
 )  # fmt: skip
 
+FILES = (".json", ".yaml", ".yml")  # a `sampling=` or `style=` that ends so, or has a slash, is a file
+_STAGE = re.compile(rf"stages\..+|sampling\.(?!(?:{'|'.join(ROLES)})\.)\w+\.\w+")
 _OVERRIDE = re.compile(r"(?P<plus>\+{0,2})(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
+_MISSING = re.compile(r"\\*\?\?\?")
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+# What a sweep sets apart: commas outside of quotes and not before a space, where they belong to a text.
+_CHOICES = re.compile(rf"(?:{_QUOTED.pattern}(?=,|\Z)|(?:[^,]|,(?=\s))+)", re.DOTALL)
+_SWEEP = re.compile(r"(?:choice|range|interval|glob|shuffle|sort|tag)\(.*\)", re.DOTALL)
 
 
 def prepare(argv: Sequence[str]) -> list[str]:
     """Overrides as Hydra can read them; everything that needs no help is passed on unchanged.
 
-    Raises ConfigError for JSON that is not.
+    What a file or JSON sets comes first, as for a group, so that single settings go over it wherever they stand.
+
+    Raises ConfigError for a file or JSON that cannot be read, with its faults.
     """
     sweep = any(arg in ("-m", "--multirun") for arg in argv)
-    return [override for arg in argv for override in _prepare(arg, sweep)]
+    found = [(arg, [*_prepare(arg, sweep)]) for arg in argv]
+    whole = [override for arg, given in found if _whole(arg) for override in given]
+    return whole + [override for arg, given in found if not _whole(arg) for override in given]
 
 
 def _prepare(arg: str, sweep: bool) -> Iterable[str]:
@@ -44,17 +56,66 @@ def _prepare(arg: str, sweep: bool) -> Iterable[str]:
     if match is None:
         return [arg]
     plus, key, value = match["plus"], match["key"], match["value"]
-    if key.startswith("stages.") and not plus:
+    if _STAGE.fullmatch(key) and not plus:
         return [f"++{arg}"]
-    if key in INLINE and (value.startswith("{") or value.endswith(".json")):
-        inline = value.startswith("{")
-        given = as_object(parse_json(value, key), key) if inline else read_object(Path(value))
-        return overrides(key, INLINE[key](given, key))
-    # In a sweep a comma separates runs, so there the user quotes what is one text.
-    if key in TEXT | PATHS and not sweep and value != "null" and not _QUOTED.fullmatch(value):
-        text = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if key in TEXT else value
-        return [f"{plus}{key}={quote(text)}"]
-    return [arg]
+    if _whole(arg):
+        return overrides(key, INLINE[key](_read(key, value), key))
+    if key not in TEXT | PATHS or value == "null":
+        return [arg]
+    if sweep:
+        choices = _CHOICES.findall(value) or [value]
+        as_it_is = _SWEEP.fullmatch(value) or ",".join(choices) != value
+        return [arg if as_it_is else f"{plus}{key}={','.join(_choice(key, choice) for choice in choices)}"]
+    if key in PATHS and _QUOTED.fullmatch(value):
+        return [arg]
+    return [f"{plus}{key}={quote(as_text(value) if key in TEXT else value)}"]
+
+
+def _choice(key: str, choice: str) -> str:
+    """One of several texts of a sweep; what the user has quoted is left alone."""
+    return (
+        choice if _QUOTED.fullmatch(choice) or choice == "null" else quote(as_text(choice) if key in TEXT else choice)
+    )
+
+
+def _whole(arg: str) -> bool:
+    """Whether an argument is the settings of a group as JSON, or a file of them."""
+    key, _, value = arg.partition("=")
+    return key in INLINE and (value.startswith("{") or value.endswith(FILES) or "/" in value)
+
+
+def _read(key: str, value: str) -> Mapping[str, Any]:
+    """The settings in JSON, or in a file of JSON or YAML. Raises ConfigError with what is wrong."""
+    text, where, path = value, key, Path(value).expanduser()
+    if not value.startswith("{"):
+        where = str(path)
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(Problem(where=where, got=f"bytes that are no UTF-8 ({error})", expected="text")) from None
+        except OSError as error:
+            hint = f"in a sweep over several, files of your own in MULTISTAGE_CONFIG_DIR/{key}/ are {key}=a,b"
+            got, expected = error.strerror or str(error), "a file of JSON or YAML"
+            several = hint if "," in value else ""
+            raise ConfigError(Problem(where=where, got=got, expected=expected, hint=several)) from None
+    given, problems = parsing.attempt(text, where=where, yaml=where != key and path.suffix != ".json")
+    if not problems and not isinstance(given, Mapping):
+        problems = [Problem(where=where, got=show(given), expected="an object of settings")]
+    if problems:
+        raise ConfigError(problems)
+    return given
+
+
+def as_text(value: str) -> str:
+    """`value` so that it is text for OmegaConf, in which `${...}` and `???` have a meaning; see `from_text`."""
+    if _MISSING.fullmatch(value):
+        return f"\\{value}"
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+
+
+def from_text(value: str) -> str:
+    """Undoes what `as_text` did to `???`, which OmegaConf cannot be told to take as it stands."""
+    return value[1:] if value.startswith("\\") and _MISSING.fullmatch(value) else value
 
 
 def quote(text: str) -> str:
@@ -70,13 +131,14 @@ def overrides(key: str, values: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping) and name not in TABLES:
             found += overrides(f"{key}.{name}", value)
         else:
-            found.append(f"{key}.{name}={_literal(value)}")
+            path = f"{key}.{name}"
+            found.append(f"{'++' * bool(_STAGE.fullmatch(path))}{path}={_literal(value)}")
     return found
 
 
 def _literal(value: Any) -> str:
     if isinstance(value, str):
-        return quote(re.sub(r"(\\*)\$\{", r"\1\1\\${", value))
+        return quote(as_text(value))
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{_literal(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

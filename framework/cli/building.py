@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,18 @@ def engine_dir(config: BuildConfig) -> Path:
         hint = "deployment=NAME brings one, or engine_dir=DIR"
         raise ConfigError(Problem(where="engine_dir", got="nothing", expected="a folder of engines", hint=hint))
     return config.engine_dir.expanduser()
+
+
+def command(config: BuildConfig, choices: Mapping[str, str], folder: Path) -> str:
+    """What to type to build a deployment for the backend of this run, beside engines that stay as they are."""
+    preset, backend = choices.get("deployment", "none"), choices.get("backend", "cpu")
+    known = preset != "none" and (config.deployment.source is not None or config.deployment.parts)
+    given = [f"deployment={preset}"] if preset != "none" else []
+    if not known:
+        model = "CHECKPOINT" if config.model_dir is None else str(config.model_dir)
+        given.append(f"model_dir={shlex.quote(model)}")
+    target = shlex.quote(str(folder.with_name(f"{folder.name}_{backend}")))
+    return " ".join(["multistage-build", *given, f"backend={backend}", f"engine_dir={target}"])
 
 
 def fetch_all(deployment: Deployment, paths: Paths) -> list[Path]:

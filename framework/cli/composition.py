@@ -23,9 +23,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.arguments import from_text
 from framework.errors import ConfigError, Problem, closest, nearest
 
 CONF = "conf"  # the package of this distribution that holds the YAML
+
+# `${conf:requests/questions.json}` is a file beside the YAML, wherever that is installed.
+OmegaConf.register_new_resolver("conf", lambda name: str(resources.files(CONF) / name), replace=True)
 
 
 class Composer:
@@ -140,7 +144,16 @@ def values_of(cfg: DictConfig) -> dict[str, Any]:
         got, where = str(error).splitlines()[0], str(error.full_key or "config")
         raise ConfigError(Problem(where=where, got=got, expected="a value that can be resolved")) from error
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return {str(key): _plain(value) for key, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Texts as they were typed."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return from_text(value) if isinstance(value, str) else value
 
 
 def key_of(override: str) -> str:

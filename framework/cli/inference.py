@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from framework.cli import app, building
+from framework.cli import app, building, checks
 from framework.cli.config import InferenceConfig, check_combination
-from framework.cli.files import error_of, keep, run_file
+from framework.cli.files import error_of, keep, output_of, record_of, run_file
 from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
 from framework.cli.requested import check_outputs, file_of, in_folder, read_by_graph, single_request
 from framework.errors import ConfigError, Problem
-from framework.graph.model import Graph, Stage
+from framework.graph.model import Graph, RunnerDecl, Stage
 from framework.graph.validate import load_checked
 from framework.schema import structure
 
@@ -38,6 +38,10 @@ class Deployed:
     classes: Mapping[str, type[Any]]
     prefixes: tuple[str, ...]
 
+    @property
+    def decls(self) -> Mapping[str, RunnerDecl]:
+        return runner_decls(self.classes)
+
 
 def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFIXES) -> int:
     """Exit status of one run; `prefixes` is what a `_target_` may start with."""
@@ -46,28 +50,54 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     if run.sweep and run.folder is not None:
         config = in_folder(config, run.folder)
     if config.validate_config:
-        _print_graph(deployed(config, prefixes).graph)
+        system = deployed(config, prefixes)
+        _check(config, system, run)
+        _print_graph(system.graph)
         return 0
     if config.list_voices:
         return _list_voices(deployed(config, prefixes))
-    begin = time.perf_counter()
+    from framework.cli.profile import Profile
+
+    begin, profile = time.perf_counter(), Profile()
     file = file_of(config) if config.input_file else single_request(config)
     system = deployed(config, prefixes)
+    _check(config, system, run)
     check_outputs(system.graph, config)
-    file = read_by_graph(system.graph, file)
+    file = read_by_graph(system.graph, system.decls, file)
     run.notes["stages"] = _speakers(system.graph)
     if run.folder is not None:
-        run.notes["predictions"] = config.output_file or run.folder / "predictions.json"
+        run.notes["predictions"] = output_of(config, run.folder)
     with executor_for(config, system, file.batch_size, run) as executor:
         opened, started = executor.opening_s, time.perf_counter()
-        results = run_file(config, run, executor, file) if config.input_file else _run_one(config, run, executor, file)
+        if config.input_file is not None:
+            record = record_of(values, config, system.folder, system.graph, file)
+            status = 1 if run_file(config, run, executor, file, record, profile) else 0
+        else:
+            results = _run_one(config, run, executor, file)
+            for result in results:
+                profile.add(result, speech=True)
+            status = _status(file, results)
         load_s = executor.opening_s - opened
         run.notes["timings"] = {"load_s": load_s, "run_s": time.perf_counter() - started - load_s}
     if config.dump_profile:
-        from framework.cli.profile import profile
+        building.say(profile.table(time.perf_counter() - begin))
+    return status
 
-        building.say(profile(results, time.perf_counter() - begin))
-    return 0 if all(result.ok for result in results) and not any(file.rejected) else 1
+
+def _status(file: RequestFile, results: list[Result]) -> int:
+    """Exit status of one request: 2 when it was refused as it is, before any stage did some work for it."""
+    tried = [result for result in results if result.cancelled or any(s.steps for s in result.stages.values())]
+    if any(file.rejected) or not (tried or all(result.ok for result in results)):
+        return 2
+    return 0 if all(result.ok for result in results) else 1
+
+
+def _check(config: InferenceConfig, system: Deployed, run: app.Run) -> None:
+    """Raise ConfigError for settings that this deployment would not heed and engines that do not fit."""
+    checks.check_settings(system.graph, system.decls, config)
+    backend = safe_instantiate(config.backend, "backend", system.prefixes)
+    rebuild = building.command(config, run.choices, system.folder)
+    checks.check_deployment(system.graph, system.folder, backend, rebuild)
 
 
 def deployed(config: InferenceConfig, prefixes: tuple[str, ...] = PREFIXES) -> Deployed:
@@ -253,12 +283,18 @@ def _takes(cls: type[Any], setting: str) -> bool:
     return settings is not None and setting in attrs.fields_dict(settings)
 
 
+def after_sweep(folder: Path, cfg: DictConfig) -> None:
+    from framework.cli.report import after_sweep
+
+    after_sweep(folder, cfg)
+
+
 def keeps_folder(cfg: DictConfig) -> bool:
     return cfg.get("input_file") is not None and not cfg.get("validate_config")
 
 
 def main() -> NoReturn:
-    app.main("inference", task, keeps_folder=keeps_folder)
+    app.main("inference", task, keeps_folder=keeps_folder, sweep_end=after_sweep)
 
 
 if __name__ == "__main__":

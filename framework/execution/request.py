@@ -18,8 +18,8 @@ class Request:
         index: position in the file; names its outputs (`audio_req<index>.wav`).
         fields: what `request:<field>` reads (messages, audio, image, voice ...). A field that was not given is
             absent: which fields are present decides the route.
-        sampling: by role (`default`, `talker`, `code_predictor`), only the settings that were given; a runner
-            resolves them over its own defaults with `sampling_for`.
+        sampling: by role (`default`, `talker`, `code_predictor`) or stage id, only the settings that were given; a
+            runner resolves them over its own defaults with `sampling_for`.
         kinds: payload kinds the caller wants (`text`, `audio`, `video` ...).
         options: switches that are no inputs (apply_chat_template, add_generation_prompt, enable_thinking, style).
     """
@@ -30,15 +30,16 @@ class Request:
     kinds: frozenset[str] = frozenset({"text"})
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
-    def sampling_for(self, role: str, defaults: Mapping[str, Any] | None = None) -> Sampling:
-        """Settings of one role: built-in values, overlaid by `defaults`, then by what was given for the role.
+    def sampling_for(self, role: str, defaults: Mapping[str, Any] | None = None, *, stage: str = "") -> Sampling:
+        """Settings of one role: built-in values, overlaid by `defaults`, then by what was given for the role, then by
+        what was given for the stage of this id.
 
         Settings without a role are the backbone's (`default`); of these only the seed is for every role: a talker that
         became greedy with its thinker would never end.
         """
         given = self.sampling
         seed = {key: value for key, value in given.get("default", {}).items() if key == "seed"}
-        return Sampling(**{**(defaults or {}), **seed, **given.get(role, {})})
+        return Sampling(**{**(defaults or {}), **seed, **given.get(role, {}), **given.get(stage, {})})
 
 
 @attrs.frozen(kw_only=True)

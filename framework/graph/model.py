@@ -144,6 +144,9 @@ class RunnerDecl:
         ports: payload kind of each port it can produce; a stage may emit a subset.
         required: inputs without which it cannot run at all.
         config: attrs class of `Stage.config`, or None when it takes no settings.
+        samples: roles of the sampling settings it reads (`default`, `talker` ...); the settings given for its stage by
+            id go over those of the first.
+        style: attrs class of the style settings it reads, all optional; None when it reads none.
     """
 
     kind: str
@@ -151,3 +154,5 @@ class RunnerDecl:
     ports: Mapping[str, str]
     required: frozenset[str] = frozenset()
     config: type | None = None
+    samples: tuple[str, ...] = ()
+    style: type | None = None

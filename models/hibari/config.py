@@ -17,6 +17,17 @@ ENCODER = "text_encoder"  # folder of the second engine, in the folder of the fi
 
 
 @attrs.frozen(kw_only=True)
+class Style:
+    """What a request's `style` may say.
+
+    Attributes:
+        speed: 1 is as trained, 0.5 takes twice as long; None leaves it to the stage.
+    """
+
+    speed: float | None = attrs.field(default=None, validator=v.optional([v.ge(SLOWEST), v.le(FASTEST)]))
+
+
+@attrs.frozen(kw_only=True)
 class SpeakerConfig:
     """Settings of `hibari.speaker`.
 

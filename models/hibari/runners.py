@@ -19,7 +19,7 @@ from framework.execution.payloads import AudioChunk, TextChunk
 from framework.execution.request import Request
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.graph.model import InputDecl, RunnerDecl, Stage
-from models.hibari.config import ENCODER, FASTEST, MAX_STEPS, SAMPLE_RATE, SLOWEST, SpeakerConfig
+from models.hibari.config import ENCODER, FASTEST, MAX_STEPS, SAMPLE_RATE, SLOWEST, SpeakerConfig, Style
 from models.hibari.network import ENCODINGS, FRAMES_PER_STEP, PITCH, SPECTRUM, alignment
 from models.hibari.processing import FrontEnd, Part, joined
 from models.hibari.sentences import Sentences
@@ -66,6 +66,7 @@ class Speaker(Runner):
         ports={"audio": "audio"},
         required=frozenset({"text"}),
         config=SpeakerConfig,
+        style=Style,
     )
 
     def __init__(self, *, stage: Stage, config: SpeakerConfig | None = None) -> None:

@@ -1,6 +1,9 @@
 """The stage that speaks in codes: `qwen3_omni.talker`, here with `prefill_builder: tts`.
 
 A prompt is read in chunks; the call that reads its end says the first frame, every further call a frame of 16 codes.
+A prompter makes it of a request, and says which text goes beside each frame; where that comes from another stage, a row
+waits for the text of its next frame.
+
 Rows of a call are neighbours; one in between that has nothing to do writes a cache entry that its next call overwrites.
 """
 
@@ -14,15 +17,13 @@ import attrs
 import numpy as np
 from attrs import validators as v
 
-from framework.errors import ConfigError, Problem, StageError
+from framework.errors import Problem, StageError
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.execution.sampling import Sampling, uniform
 from framework.graph.model import InputDecl, RunnerDecl, Stage
 from models.qwen3_tts.config import FRAME_RATE, NOTHING
 
 CANDIDATES = (1, 64, 256, 1024)  # numbers of best codes a call may look at, before all of them
-RATE = 24000  # of a recording to clone
-SHORTEST = 0.5  # seconds of it; in less there is no voice to hear
 # Frames that a text takes: about 4 a token. Twice as many must fit into the cache; after three times as many, and some
 # for a pause, the talker has lost its way.
 FITTING, MOST, PAUSE = 8, 12, 75
@@ -74,7 +75,8 @@ class TalkerConfig:
     def talker(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in (*SETTINGS, "repetition_penalty", "max_generate_length")}
 
-    def code_predictor(self) -> dict[str, Any]:
+    def code_predictor(self, talker: Sampling) -> dict[str, Any]:
+        """Defaults beside a talker that chooses as `talker` says."""
         return {name: getattr(self, f"cp_{name}") for name in SETTINGS}
 
 
@@ -83,7 +85,7 @@ SETTINGS = ("temperature", "top_k", "top_p", "min_p")
 
 @attrs.define(eq=False)
 class _Speech:
-    """One row's prompt, what it has said, and its place in the cache.
+    """One row's script, what it has said, and its place in the cache.
 
     Attributes:
         most: frames at most; `reason` says why.
@@ -92,23 +94,38 @@ class _Speech:
     """
 
     row: Row
-    prompt: Any
+    script: Any
     talker: Sampling
     predictor: Sampling
-    most: int
-    reason: str
     last: Any
+    most: int = 0
+    reason: str = ""
     length: int = 0
     frames: int = 0
+
+    @property
+    def prompt(self) -> Any:
+        return self.script.prompt
 
     @property
     def reading(self) -> bool:
         return self.length < len(self.prompt.text)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the text of the next frame has not come."""
+        script = self.script
+        return not script.ended and not self.reading and self.frames > len(script.trailing)
+
     def text(self, padding: int) -> int:
         """Text id beside the frame said last."""
-        beside = self.prompt.trailing
+        beside = self.script.trailing
         return beside[self.frames - 1] if 0 < self.frames <= len(beside) else padding
+
+    def position(self) -> float:
+        """Rotary position of the frame said last."""
+        own = self.prompt.positions
+        return self.length if own is None else self.length - own.shape[1] + 1 + own[:, -1].max()
 
 
 class Talker(Runner):
@@ -131,28 +148,32 @@ class Talker(Runner):
         self._speeches: dict[int, _Speech] = {}
 
     def choices(self, artifact: Path) -> Mapping[str, Sequence[str]]:
-        from models.qwen3_tts.processing import AUTO, TTSProcessor
+        found: Mapping[str, Sequence[str]] = self._prompters().choices(self.config, artifact)
+        return found
 
-        config = TTSProcessor(artifact / self.config.tokenizer_dir).config
-        return {"voice": tuple(config.speakers), "language": (AUTO, *config.languages)}
+    def _prompters(self) -> Any:
+        """The class of what makes scripts."""
+        from models.qwen3_tts.prompter import TextPrompter
+
+        return TextPrompter
 
     def open(self, context: OpenContext) -> None:
         from framework.engines import manifest
         from framework.engines.backend import open_engine
         from framework.engines.calls import RowCalls
-        from models.qwen3_tts.processing import TTSProcessor
 
         built = manifest.read(context.artifact)
         self._max_input = int(built.options["max_input_len"])
         self._capacity = int(built.options["max_kv_cache_capacity"])
-        self._processor = TTSProcessor(context.artifact / self.config.tokenizer_dir)
-        self._tts = self._processor.config
+        self._prompter = self._prompters()(self.config, context)
+        self._tts = self._prompter.config
         self._engine = open_engine(context.artifact, context.backend)
         spec, rows = self._engine.spec, context.batch
         shapes = {tensor.name: tensor.shape for tensor in spec.inputs}
         self._chunk = min(self.config.prefill_chunk or spec.caps["tokens"], spec.caps["tokens"])
         self._vocab = self._tts.talker.vocab
         self._fixed = 0 if "candidates" in shapes else int(built.options["candidates"])  # codes every call looks at
+        self._media = "features" in shapes
         self._rows = rows
         ones, zeros = np.ones(rows, np.float32), np.zeros(rows, np.float32)
         settings: dict[str, Any] = {"repetition_penalty": ones.copy()}
@@ -163,45 +184,33 @@ class Talker(Runner):
         if "speaker" in shapes:
             settings["speaker"] = np.zeros((rows, self._tts.talker.hidden), np.float32)
         self._calls = RowCalls(self._engine, self._engine.new_states(rows), settings)
-        self._voices = self._voice_encoder(context)
 
     def admit(self, row: Row) -> None:
-        from models.qwen3_tts.processing import text_of
-
-        where = f"request {row.request.index}"
-        given = {name: row.inputs[name].value for name in self.decl.inputs if name != "text" and name in row.inputs}
-        talker, predictor = self._sampling(row, where)
-        text = text_of(_messages(row))
-        voice = given.get("voice", self.config.speaker)
-        instruct = given.get("instruct", "")
-        ignored = bool(instruct) and not self._tts.takes_instruct
-        prompt = self._processor.prompt(
-            text,
-            language=given.get("language", self.config.language),
-            voice=voice,
-            instruct="" if ignored else instruct,
-            reference=(reference := self._reference(given, where)),
-            streaming=self.config.text == "streaming" or (self.config.text == "auto" and self._tts.kind == "base"),
-        )
-        most, reason = self._length(prompt, talker, where)
+        talker, predictor = self._sampling(row, f"request {row.request.index}")
+        script = self._prompter.script(row)
         last = np.full(self._tts.groups, NOTHING, np.int64)
-        self._speeches[row.index] = _Speech(row, prompt, talker, predictor, most, reason, last)
-        self._set(row.index, talker, predictor, prompt)
-        row.details.update(batch_idx=row.index, prompt_tokens=len(prompt.text), text_tokens=prompt.spoken)
-        if voice:
-            row.details["voice"] = voice
-        if ignored:
-            row.details["ignored"] = "instruct: this checkpoint was trained without"
-        if "context" in row.outputs:
-            if reference is not None and reference.codes is not None:
-                row.outputs["context"].write(reference.codes)
-            row.outputs["context"].close()
+        speech = _Speech(row, script, talker, predictor, last)
+        row.details.update(batch_idx=row.index, **script.details)
+        if script.prompt is not None:
+            self._begin(speech)
+        self._speeches[row.index] = speech
 
     def ready(self, row: Row) -> bool:
-        return row.index in self._speeches
+        speech = self._speeches[row.index]
+        if not speech.script.ended:
+            self._prompter.listen(row, speech.script)
+            if speech.prompt is not None and not speech.most:
+                self._begin(speech)
+        if speech.prompt is None:
+            return bool(speech.script.ended)  # with nothing to say
+        return not speech.waiting
 
     def step(self, rows: Sequence[Row]) -> None:
         speeches = [self._speeches[row.index] for row in rows]
+        for speech in speeches:
+            if speech.prompt is None:
+                self._finish(speech, "no-text")
+        speeches = [speech for speech in speeches if not speech.row.finished]
         reading = [speech for speech in speeches if speech.reading]
         speaking = [speech for speech in speeches if not speech.reading]
         for group in _contiguous(reading):
@@ -215,15 +224,15 @@ class Talker(Runner):
     def close(self) -> None:
         if hasattr(self, "_calls"):
             self._calls.clear()
-        for name in ("_engine", "_voices"):
-            if getattr(self, name, None) is not None:
+        for name in ("_engine", "_prompter"):
+            if hasattr(self, name):
                 getattr(self, name).close()
 
     # Requests
 
     def _sampling(self, row: Row, where: str) -> tuple[Sampling, Sampling]:
         talker = row.request.sampling_for("talker", self.config.talker(), stage=self.stage.id)
-        given = {"repetition_penalty": 1.0, **self.config.code_predictor()}
+        given = {"repetition_penalty": 1.0, **self.config.code_predictor(talker)}
         predictor = row.request.sampling_for("code_predictor", given)
         problems = []
         if predictor.repetition_penalty != 1.0 or predictor.logit_bias:
@@ -244,25 +253,26 @@ class Talker(Runner):
             raise StageError(problems)
         return talker, predictor
 
-    def _length(self, prompt: Any, sampling: Sampling, where: str) -> tuple[int, str]:
-        """Frames at most, and why. Raises StageError for what cannot be said to its end."""
-        tokens, frames = len(prompt.text), sampling.max_generate_length
+    def _begin(self, speech: _Speech) -> None:
+        """Take a prompt that is there. Raises StageError for one that is too long, and for a text known to its end that
+        could not be said to its end."""
+        prompt, script, where = speech.prompt, speech.script, f"request {speech.row.request.index}"
+        tokens, frames = len(prompt.text), speech.talker.max_generate_length
         if tokens > self._max_input:
             hint = "say it in parts, or build with a larger build.max_input_len"
             expected = f"at most {self._max_input}, which the engine was built for"
             raise StageError(Problem(where=f"{where}: text", got=f"{tokens} tokens", expected=expected, hint=hint))
         room = self._capacity - tokens + 1  # the last frame needs no place in the cache
-        fitting = min(frames, PAUSE + FITTING * prompt.spoken)
+        fitting = min(frames, PAUSE + FITTING * prompt.spoken) if prompt.spoken else 1
         if fitting > room:
             got = f"a prompt of {tokens} tokens and up to {fitting} frames of sound"
             expected = f"at most {self._capacity} together, the cache that the engine was built with"
             hint = "say it in parts, set talker_max_generate_length, or build with a larger build.max_kv_cache_capacity"
             raise StageError(Problem(where=f"{where}: text", got=got, expected=expected, hint=hint))
         limits = [(frames, f"max_generate_length of {frames} frames"), (room, f"cache of {self._capacity} entries")]
-        if self.config.stop_runaway:
-            long = PAUSE + MOST * prompt.spoken
-            limits.append((long, f"no end after {long / FRAME_RATE:.0f} s for {prompt.spoken} text tokens"))
-        return min(limits)
+        speech.most, speech.reason = min(limits)
+        self._set(speech.row.index, speech.talker, speech.predictor, prompt)
+        speech.row.details.update(prompt_tokens=tokens, text_tokens=script.spoken)
 
     def _set(self, row: int, talker: Sampling, predictor: Sampling, prompt: Any) -> None:
         values: dict[str, Any] = {"repetition_penalty": talker.repetition_penalty}
@@ -275,42 +285,6 @@ class Talker(Runner):
             values["speaker"] = 0 if prompt.vector is None else prompt.vector
         self._calls.set(row, values)
 
-    def _voice_encoder(self, context: OpenContext) -> Any:
-        codec, speaker = self.config.speech_tokenizer_encoder_artifact, self.config.speaker_encoder_artifact
-        if not codec or not speaker:
-            return None
-        from models.qwen3_tts.codec_processing import VoiceEncoder
-
-        return VoiceEncoder(context.artifact / codec, context.artifact / speaker, context.backend)
-
-    def _reference(self, given: Mapping[str, Any], where: str) -> Any:
-        """The voice to clone, None for a checkpoint with its own. Raises StageError where it lacks or is none."""
-        from framework.io.audio import load_audio
-        from models.qwen3_tts.processing import Reference
-
-        if "ref_audio" not in given:
-            if "ref_text" in given:
-                expected = "ref_audio, the recording it is the text of"
-                raise StageError(Problem(where=f"{where}: ref_text", got="no ref_audio", expected=expected))
-            if self._tts.kind == "base":
-                expected = "a recording of the voice to speak with, and if known ref_text, what is said in it"
-                raise StageError(Problem(where=f"{where}: ref_audio", got="nothing", expected=expected))
-            return None
-        if self._voices is None:
-            expected = "nothing: this checkpoint does not clone, or was built without its encoders"
-            raise StageError(Problem(where=f"{where}: ref_audio", got=repr(given["ref_audio"]), expected=expected))
-        try:
-            samples = load_audio(Path(given["ref_audio"]), RATE)
-        except ConfigError as error:
-            raise StageError(error.problems) from error
-        seconds = len(samples) / RATE
-        if not SHORTEST <= seconds <= self._voices.longest / RATE:
-            expected = f"{SHORTEST} to {self._voices.longest // RATE} s of a voice"
-            raise StageError(Problem(where=f"{where}: ref_audio", got=f"{seconds:.2f} s", expected=expected))
-        text = given.get("ref_text", "")
-        codes = self._voices.codes(samples) if text else None
-        return Reference(vector=self._voices.speaker(samples), codes=codes, text=text)
-
     # Steps
 
     def _read(self, group: Sequence[_Speech]) -> None:
@@ -319,11 +293,19 @@ class Talker(Runner):
         counts = [min(width, len(speech.prompt.text) - speech.length) for speech in group]
         text = np.full((len(group), width), self._tts.text_pad, np.int64)
         codes = np.full((len(group), width, self._tts.groups), NOTHING, np.int64)
+        positions = np.zeros((3, len(group), width), np.float32)
+        features = None
         for place, (speech, count) in enumerate(zip(group, counts, strict=True)):
-            part = slice(speech.length, speech.length + count)
-            text[place, :count], codes[place, :count] = speech.prompt.text[part], speech.prompt.codes[part]
+            prompt, part = speech.prompt, slice(speech.length, speech.length + count)
+            text[place, :count], codes[place, :count] = prompt.text[part], prompt.codes[part]
+            own = prompt.positions
+            positions[:, place, :count] = np.arange(part.start, part.stop) if own is None else own[:, part]
+            if prompt.features is not None:
+                if features is None:
+                    features = np.zeros((len(group), width, prompt.features.shape[1]), np.float32)
+                features[place, :count] = prompt.features[part]
         start = group[0].row.index
-        frames = self._run(start, start + len(group), list(group), text, codes, counts)
+        frames = self._run(start, start + len(group), list(group), text, codes, counts, positions, features)
         for speech, count, frame in zip(group, counts, frames, strict=True):
             speech.length += count
             if not speech.reading:
@@ -337,11 +319,15 @@ class Talker(Runner):
             start, stop = 0, self._rows
         elif self.config.bucket:
             start, stop = 0, min(max(stop, self.config.bucket), self._rows)
+        # A row in between that has nothing to do gets anything, at a place of the cache that its next call overwrites.
         rows = [self._speeches.get(index) for index in range(start, stop)]
-        pad = self._tts.text_pad
-        text = np.array([[speech.text(pad) if speech else pad] for speech in rows], np.int64)
-        codes = np.stack([speech.last if speech else speaking[0].last for speech in rows])[:, None]
-        frames = self._run(start, stop, rows, text, codes, [1] * len(rows), active=speaking)
+        pad, other = self._tts.text_pad, speaking[0]
+        text = np.array([[speech.text(pad) if speech in speaking else pad] for speech in rows], np.int64)
+        codes = np.stack([speech.last if speech else other.last for speech in rows])[:, None]
+        positions = np.zeros((3, len(rows), 1), np.float32)
+        for speech in speaking:
+            positions[:, speech.row.index - start] = speech.position()
+        frames = self._run(start, stop, rows, text, codes, [1] * len(rows), positions, active=speaking)
         for speech in speaking:
             speech.length += 1
             self._accept(speech, frames[speech.row.index - start])
@@ -354,17 +340,26 @@ class Talker(Runner):
         text: Any,
         codes: Any,
         counts: Sequence[int],
+        positions: Any,
+        features: Any = None,
         active: Sequence[_Speech] | None = None,
     ) -> Any:
         """One call; returns int64 [rows, groups]."""
         speeches = active if active is not None else [speech for speech in rows if speech is not None]
         wanted = max(_candidates(s, self._vocab) for speech in speeches for s in (speech.talker, speech.predictor))
         best = next((n for n in CANDIDATES if wanted <= n), self._vocab)
-        tokens = text.shape[1]
-        fixed = {} if self._fixed else {"candidates": best}
-        call = self._calls.get(start, stop, {"tokens": tokens}, fixed, repeated=tokens == 1)
+        dims = {"tokens": text.shape[1]}
+        if self._media:
+            dims["media"] = 1 if features is None else text.shape[1]
+        call = self._calls.get(
+            start, stop, dims, {} if self._fixed else {"candidates": best}, repeated=text.shape[1] == 1
+        )
         call.write("text", text)
         call.write("codes", codes)
+        if self._media:
+            call.write("positions", positions)
+        if features is not None:
+            call.write("features", features)
         call.write("past_lengths", np.array([s.length if s else 0 for s in rows], np.int64))
         call.write("token_counts", np.array(counts, np.int64))
         call.write("frames", np.array([s.frames if s else 0 for s in rows], np.int64))
@@ -376,6 +371,8 @@ class Talker(Runner):
                 noise[speech.row.index - start] = draw
             call.write("noise", noise)
         call()
+        if features is not None and dims["media"] == 1:  # the same call speaks
+            call.write("features", np.zeros_like(features))
         return call.read("frame")
 
     def _accept(self, speech: _Speech, frame: Any) -> None:
@@ -388,17 +385,15 @@ class Talker(Runner):
         speech.row.outputs["codes"].write(speech.last[None].astype(np.int32))
         if speech.frames >= speech.most:
             self._finish(speech, "max-length", cut_by=speech.reason)
+        elif self.config.stop_runaway and speech.script.ended:
+            long, words = PAUSE + MOST * speech.script.spoken, speech.script.spoken
+            if speech.frames >= long:
+                reason = f"no end after {long / FRAME_RATE:.0f} s for {words} text tokens"
+                self._finish(speech, "max-length", cut_by=reason)
 
     def _finish(self, speech: _Speech, reason: str, **details: Any) -> None:
+        details |= {"text_tokens": speech.script.spoken}
         speech.row.finish(finish_reason=reason, frames=speech.frames, **details)
-
-
-def _messages(row: Row) -> Sequence[Mapping[str, Any]]:
-    """A request's messages, or text of another stage."""
-    chunks = row.inputs["text"].drain()
-    if chunks and hasattr(chunks[0], "text"):
-        return [{"role": "assistant", "content": "".join(chunk.text for chunk in chunks)}]
-    return list(chunks[0]) if chunks else []
 
 
 def _candidates(sampling: Sampling, vocab: int) -> int:

@@ -115,6 +115,7 @@ class Transcriber(Runner):
         ports={"text": "text"},
         required=frozenset({"audio"}),
         config=TranscriberConfig,
+        samples=("default",),
     )
 
     def __init__(self, *, stage: Stage, config: TranscriberConfig | None = None) -> None:
@@ -176,7 +177,8 @@ class Transcriber(Runner):
 
     def admit(self, row: Row) -> None:
         request = row.request
-        own = {key: value for key, value in request.sampling.get(self.config.sampling, {}).items() if key in _READ}
+        given = {**request.sampling.get(self.config.sampling, {}), **request.sampling.get(self.stage.id, {})}
+        own = {key: value for key, value in given.items() if key in _READ}
         seed = request.sampling.get("default", {}).get("seed", 0)
         defaults = {"temperature": self.config.temperature, "top_k": 1024, "top_p": 1.0, "seed": seed}
         sampling = Sampling(**{**defaults, **own})

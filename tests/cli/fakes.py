@@ -34,6 +34,13 @@ class EchoConfig:
     shout: bool = False
 
 
+@attrs.frozen(kw_only=True)
+class EchoStyle:
+    """`speed` is read and changes nothing."""
+
+    speed: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
+
+
 class Echo(Runner):
     """Says the words of the last message, one a step. The words `fail` and `interrupt` do what they say."""
 
@@ -42,6 +49,8 @@ class Echo(Runner):
         inputs={"prompt": InputDecl(from_request=True), "audio": InputDecl(from_request=True)},
         ports={"text": "text"},
         config=EchoConfig,
+        samples=("default",),
+        style=EchoStyle,
     )
 
     def check(self, request: Request) -> None:
@@ -66,7 +75,7 @@ class Echo(Runner):
             row.outputs["text"].write(TextChunk(text=(word.upper() if self.config.shout else word) + " " * bool(left)))
             if not left:
                 del row.details["left"]
-                sampling = row.request.sampling_for("default")
+                sampling = row.request.sampling_for("default", stage=self.stage.id)
                 row.finish(
                     finish_reason="end-of-sequence",
                     batch_idx=row.index,

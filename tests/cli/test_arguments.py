@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from framework.cli.arguments import PATHS, TEXT, prepare, quote
 from framework.cli.composition import Composer, values_of
@@ -37,6 +38,10 @@ def composed(*argv: str) -> dict[str, Any]:
         "日本語、「はい」",
         "'open",
         '"a" or "b"',
+        '"quoted"',
+        "'so too'",
+        "???",
+        "\\\\???",
     ],
 )
 def test_text_needs_no_quotes(text: str) -> None:
@@ -47,27 +52,20 @@ def test_any_text_survives() -> None:
     letters = random.Random(0)
     for _ in range(200):
         text = "".join(letters.choices("ab\\'\"${}=,() \n[]:", k=letters.randint(1, 8)))
-        if text[0] + text[-1] in ("''", '""') or text == "null":
-            continue  # read as already quoted
         assert composed_value(text) == text
 
 
 def composed_value(text: str) -> str:
     """Through Hydra's parser and OmegaConf alone, which is quicker than a whole composition."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
 
     (override,) = prepare([f"prompt={text}"])
     parsed = OverridesParser.create().parse_overrides([override])[0]
-    return str(OmegaConf.create({"prompt": parsed.value()}).prompt)
+    return str(values_of(OmegaConf.create({"prompt": parsed.value()}))["prompt"])
 
 
 def test_null_takes_a_text_away() -> None:
     assert composed("prompt=null")["prompt"] is None
-
-
-def test_text_that_is_quoted_already_is_left_alone() -> None:
-    assert composed("prompt='a, b'")["prompt"] == "a, b"
 
 
 def test_paths_keep_their_interpolations() -> None:
@@ -75,8 +73,30 @@ def test_paths_keep_their_interpolations() -> None:
     assert values["engine_dir"] == f"{values['paths']['engines']}/my, model (2)"
 
 
-def test_a_sweep_may_have_commas() -> None:
-    assert prepare(["-m", "prompt=a,b"]) == ["-m", "prompt=a,b"]
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ("a,b", ["a", "b"]),
+        ("Hello, you,Bye", ["Hello, you", "Bye"]),
+        ("'now,here',f(x) = {1}", ["now,here", "f(x) = {1}"]),
+        ("???,it's ${x}", ["???", "it's ${x}"]),
+        ("choice(a,b)", ["a", "b"]),
+        ("one", ["one"]),
+    ],
+)
+def test_a_sweep_parts_texts_at_commas_without_a_space_behind(given: str, texts: list[str]) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    _, override = prepare(["-m", f"prompt={given}"])
+    parser = OverridesParser.create()
+    (parsed,) = parser.parse_overrides([override])
+    choices = parsed.sweep_string_iterator() if parsed.is_sweep_override() else [override.partition("=")[2]]
+    found = [values_of(OmegaConf.create({"prompt": parser.parse_override(f"prompt={c}").value()})) for c in choices]
+    assert [value["prompt"] for value in found] == texts
+
+
+def test_a_sweep_with_a_comma_too_many_is_left_to_hydra() -> None:
+    assert prepare(["-m", "prompt=a,,b"]) == ["-m", "prompt=a,,b"]
 
 
 @pytest.mark.parametrize("argument", ["-m", "--cfg", "sampling=greedy", "sampling.top_k=5", "~stages", "+x.y=[1,2]"])
@@ -90,7 +110,9 @@ def test_keys_of_text_exist(key: str) -> None:
 
 
 def test_settings_of_a_stage_need_no_plus() -> None:
-    assert composed("stages.talker.config.chunk_frames=12")["stages"] == {"talker": {"config": {"chunk_frames": 12}}}
+    values = composed("stages.talker.config.chunk_frames=12", "sampling.thinker.top_k=3", "sampling.talker.top_k=4")
+    assert values["stages"] == {"talker": {"config": {"chunk_frames": 12}}}
+    assert (values["sampling"]["thinker"], values["sampling"]["talker"]["top_k"]) == ({"top_k": 3}, 4)
 
 
 def test_sampling_as_json() -> None:
@@ -103,8 +125,12 @@ def test_sampling_as_json() -> None:
 def test_sampling_and_style_from_files(tmp_path: Path) -> None:
     (tmp_path / "cold.json").write_text('{"temperature": 0.1}')
     (tmp_path / "slow.json").write_text(json.dumps({"speed": 0.8}))
+    (tmp_path / "own").write_text("temperature: 1e-1\nwriter:\n  stop: [\"???\", \"a, b\"]\ntalker_top_k: 4\n")
     values = composed(f"sampling={tmp_path}/cold.json", f"style={tmp_path}/slow.json")
     assert (values["sampling"]["temperature"], values["style"]["speed"]) == (0.1, 0.8)
+    sampling = composed("sampling.temperature=2", f"sampling={tmp_path}/own")["sampling"]
+    assert sampling["temperature"] == 2, "as with a preset, a setting of its own goes over the file wherever it stands"
+    assert (sampling["talker"]["top_k"], sampling["writer"]) == (4, {"stop": ["???", "a, b"]})
 
 
 @pytest.mark.parametrize(
@@ -114,6 +140,9 @@ def test_sampling_and_style_from_files(tmp_path: Path) -> None:
         ('sampling={"temprature": 0.7}', "sampling.temprature: .*did you mean 'temperature'"),
         ('sampling={"top_p": 2}', "sampling.top_p: got 2, expected a number > 0"),
         ("sampling=no/such.json", "no/such.json: got No such file"),
+        ("style=no/such", "no/such: got No such file"),
+        ("sampling=a.yaml,b.yaml", "MULTISTAGE_CONFIG_DIR/sampling/ are sampling=a,b"),
+        ('sampling={"writer": {"topk": 2}}', "sampling.writer.topk: .*did you mean 'top_k'"),
     ],
 )
 def test_json_that_is_wrong(argument: str, message: str) -> None:

@@ -34,7 +34,7 @@ def test_a_hidden_target_is_found_wherever_it_stands() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("framework.execution.policies.Cohrt", r"expected a class of framework.execution.policies \(did you mean 'Cohort'"),
+        ("framework.execution.policies.Cohrt", r"a class of framework.execution.policies \(did you mean 'Cohort'"),
         ("framework.nowhere.Cohort", "framework.nowhere.Cohort: No module named 'framework.nowhere', expected a class"),
         ("framework.errors.nearest", 'framework.errors.nearest, which is "<function nearest'),
         ("framework.cli.app.Path", "framework.cli.app.Path, which is \"<class 'pathlib.Path'>\""),
