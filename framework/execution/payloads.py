@@ -51,10 +51,11 @@ class HiddenChunk:
     Attributes:
         ids: int64 [tokens], media placeholders among them.
         values: [tokens, hidden], in the backbone's dtype.
-        positions: int64 [3, tokens], rotary positions in time, height and width; None where all three are the token's
-            place in the sequence. A reader that reads only parts of a prompt needs what pictures made of them.
+        positions: float32 [3, tokens], rotary positions in time, height and width (in a video they may have fractions);
+            None where all three are the token's place in the sequence. A reader that reads only parts of a prompt needs
+            what pictures made of them.
     """
 
     ids: np.ndarray[Any, np.dtype[np.int64]]
     values: np.ndarray[Any, Any]
-    positions: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    positions: np.ndarray[Any, np.dtype[np.float32]] | None = None

@@ -1,6 +1,14 @@
 """Layers shared by all networks, on `onnxscript.nn`, in standard ONNX operators of opset 24."""
 
-from framework.nn.attention import Attention, Positions, positions, rotary_tables
+from framework.nn.attention import (
+    Attention,
+    Positions,
+    mixed_axes,
+    mixed_rotary,
+    positions,
+    rotary_frequencies,
+    rotary_tables,
+)
 from framework.nn.export import export, shape_of
 from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm
 from framework.nn.moe import Experts, MoE, SharedMoE
@@ -18,7 +26,10 @@ __all__ = [
     "Sampler",
     "SharedMoE",
     "export",
+    "mixed_axes",
+    "mixed_rotary",
     "positions",
+    "rotary_frequencies",
     "rotary_tables",
     "sampler_inputs",
     "sampler_outputs",

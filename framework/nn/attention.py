@@ -8,7 +8,7 @@ prefill in chunks and decode are one network.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -27,10 +27,11 @@ class Positions:
 
     Attributes:
         past: int64 [batch], cache entries each row already has; None where caches grow by what is new.
-        ids: int64 [batch, tokens], rotary position of each new token.
+        ids: int64 [batch, tokens], cache position of each new token, and rotary position where the tables go by it.
         mask: bool [batch, 1, tokens, capacity], True where a query may look; None where caches grow: tokens see what is
             before them.
-        cos, sin: [positions, head_dim / 2] rotary tables.
+        cos, sin: [positions, head_dim / 2] rotary tables, or [batch, tokens, head_dim / 2] of the new tokens alone.
+        own: whether they are of the new tokens alone.
     """
 
     past: ir.Value | None
@@ -38,6 +39,7 @@ class Positions:
     mask: ir.Value | None
     cos: ir.Value
     sin: ir.Value
+    own: bool = False
 
 
 def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tuple[Float32, Float32]:
@@ -46,6 +48,13 @@ def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tup
     `rope` has transformers' names: `rope_theta`, `rope_type` (default, linear, llama3) and the type's own numbers.
     Raises ValueError for another type.
     """
+    # transformers multiplies in fp32; the same here keeps the tables equal to the last bit that matters.
+    angles = np.arange(positions, dtype=np.float32)[:, None] * rotary_frequencies(head_dim, rope)[None]
+    return np.cos(angles), np.sin(angles)
+
+
+def rotary_frequencies(head_dim: int, rope: Mapping[str, Any]) -> Float32:
+    """Radians a position, float32 [head_dim / 2]; arguments as `rotary_tables` has them."""
     kind = rope.get("rope_type", "default")
     frequency = 1.0 / rope["rope_theta"] ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     if kind == "linear":
@@ -57,13 +66,40 @@ def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tup
         frequency = (1 - share) * frequency / rope["factor"] + share * frequency
     elif kind != "default":
         raise ValueError(f"rope_type {kind!r}; supported: default, linear, llama3")
-    # transformers multiplies in fp32; the same here keeps the tables equal to the last bit that matters.
-    angles = np.arange(positions, dtype=np.float32)[:, None] * frequency.astype(np.float32)[None]
-    return np.cos(angles), np.sin(angles)
+    found: Float32 = frequency.astype(np.float32)
+    return found
+
+
+def mixed_axes(sections: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Which of time, height and width (0, 1, 2) each frequency turns with, int64 [sum of sections].
+
+    They take turns as long as height and width have some left; the rest is time's (Qwen3-VL's interleaved layout).
+    """
+    axes = np.zeros(sum(sections), np.int64)
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    return axes
+
+
+def mixed_rotary(op: OpBuilder, at: ir.Value, frequency: ir.Value, axes: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Cosines and sines of positions in three directions, for `Positions.own`.
+
+    `at` float32 [3, batch, tokens], `frequency` float32 and `axes` int64 [head_dim / 2] -> float32 [batch, tokens,
+    head_dim / 2] each. Positions may have fractions, and end anywhere, so there is no table.
+    """
+    angle = op.Mul(op.Transpose(op.Gather(at, axes, axis=0), perm=[1, 2, 0]), frequency)
+    return op.Cos(angle), op.Sin(angle)
 
 
 def positions(
-    op: OpBuilder, ids: ir.Value, past: ir.Value, *, capacity: int, cos: ir.Value, sin: ir.Value
+    op: OpBuilder,
+    ids: ir.Value,
+    past: ir.Value,
+    *,
+    capacity: int,
+    cos: ir.Value,
+    sin: ir.Value,
+    own: bool = False,
 ) -> Positions:
     """Causal positions of a call: `ids` [batch, tokens], `past` [batch], caches of `capacity` entries.
 
@@ -73,7 +109,7 @@ def positions(
     query = op.Add(op.Unsqueeze(past, [1]), index, _outputs=["cache_positions"])
     key = op.initializer(ir.tensor(np.arange(capacity, dtype=np.int64)), name="cache_entries")
     mask = op.LessOrEqual(key, op.Unsqueeze(query, [1, 3]))  # [capacity] <= [batch, 1, tokens, 1]
-    return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin)
+    return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin, own=own)
 
 
 def ones_like(op: OpBuilder, x: ir.Value) -> ir.Value:
@@ -136,6 +172,5 @@ class Attention(nn.Module):
     def _rotated(self, op: OpBuilder, x: ir.Value, norm: RMSNorm | None, at: Positions) -> ir.Value:
         if norm is not None:
             x = norm(op, x)
-        return op.RotaryEmbedding(
-            op.Transpose(x, perm=[0, 2, 1, 3]), at.cos, at.sin, at.ids
-        )  # [batch, heads, tokens, d]
+        ids = () if at.own else (at.ids,)
+        return op.RotaryEmbedding(op.Transpose(x, perm=[0, 2, 1, 3]), at.cos, at.sin, *ids)  # [batch, heads, tokens, d]

@@ -30,6 +30,9 @@ class LLMConfig:
     Attributes:
         rope: `rope_theta`, `rope_type` and that type's numbers, in transformers' names.
         qk_norm: queries and keys are normalised per head (Qwen3).
+        mrope: rotary frequencies that turn with time, height and width, interleaved; None where positions are counted.
+        media: the embeddings of some tokens come from encoders.
+        deepstack: layers, from the first, behind which more of a picture's features are added.
     """
 
     vocab: int
@@ -46,6 +49,9 @@ class LLMConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     moe: MoEConfig | None = None
+    mrope: tuple[int, int, int] | None = None
+    media: bool = False
+    deepstack: int = 0
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any], where: str = "config.json") -> LLMConfig:

@@ -4,6 +4,9 @@ Upstream: transformers' LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM.
 
     ids, past_lengths, token_counts, sampling, caches -> token, candidates, caches, hidden.<layer>
 
+Models that see and hear also take `positions`, and `features`, `is_feature`, `deepstack` of what was seen or heard.
+Upstream for these: Qwen3OmniMoeThinkerForConditionalGeneration.
+
 | | SmolLM2-135M | Qwen3-0.6B | Qwen3-30B-A3B |
 |---|---|---|---|
 | layers, hidden | 30, 576 | 28, 1024 | 48, 2048 |
@@ -33,11 +36,15 @@ from framework.nn import (
     RMSNorm,
     Sampler,
     SharedMoE,
+    mixed_axes,
+    mixed_rotary,
     positions,
+    rotary_frequencies,
     rotary_tables,
     sampler_inputs,
     sampler_outputs,
 )
+from framework.nn.export import DTYPES
 from models.llm.config import LLMConfig
 
 
@@ -73,6 +80,21 @@ class DecoderLayer(nn.Module):
         return op.Add(x, self.mlp(op, self.post_attention_layernorm(op, x))), keys, values
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class Features:
+    """What encoders found, in place of the embeddings of some tokens.
+
+    Attributes:
+        values: [batch, media, hidden]; `media` is `tokens`, or 1 in calls without features.
+        mask: bool [batch, tokens], the tokens whose embedding they replace.
+        deepstack: [levels, batch, media, hidden], added behind the first layers; zero where there is nothing to add.
+    """
+
+    values: ir.Value
+    mask: ir.Value
+    deepstack: ir.Value | None
+
+
 class Decoder(nn.Module):
     """Embedding, layers and final norm; returns the residual stream after every layer, the normed one last."""
 
@@ -81,16 +103,26 @@ class Decoder(nn.Module):
         self.embed_tokens = Embedding(config.vocab, config.hidden)
         self.layers = nn.ModuleList([DecoderLayer(config, index) for index in range(config.layers)])
         self.norm = RMSNorm(config.hidden, config.rms_eps)
+        self.deepstack = config.deepstack
 
     def forward(
-        self, op: OpBuilder, ids: ir.Value, at: Positions, caches: Sequence[tuple[ir.Value, ir.Value]]
+        self,
+        op: OpBuilder,
+        ids: ir.Value,
+        at: Positions,
+        caches: Sequence[tuple[ir.Value, ir.Value]],
+        features: Features | None = None,
     ) -> tuple[list[ir.Value], list[tuple[ir.Value, ir.Value]]]:
         x = self.embed_tokens(op, ids)  # [batch, tokens, hidden]
+        if features is not None:
+            x = op.Where(op.Unsqueeze(features.mask, [2]), op.CastLike(features.values, x), x)
         hidden, updated = [x], []
-        for layer, (keys, values) in zip(self.layers, caches, strict=True):
+        for index, (layer, (keys, values)) in enumerate(zip(self.layers, caches, strict=True)):
             x, keys, values = layer(op, x, at, keys, values)
-            hidden.append(x)
+            hidden.append(x)  # transformers lists it without what is added here
             updated.append((keys, values))
+            if features is not None and features.deepstack is not None and index < self.deepstack:
+                x = op.Add(x, op.CastLike(op.Gather(features.deepstack, index, axis=0), x))
         return [*hidden, self.norm(op, x)], updated
 
 
@@ -117,9 +149,13 @@ class CausalLM(nn.Module):
         super().__init__()
         self.capacity, self.candidates = capacity, candidates
         self.config, self.dtype, self.hidden_layers = config, dtype, tuple(hidden_layers)
-        cos, sin = rotary_tables(config.head_dim, capacity, config.rope)
-        self.rotary_cos = _constant(cos, dtype)
-        self.rotary_sin = _constant(sin, dtype)
+        if config.mrope is None:
+            cos, sin = rotary_tables(config.head_dim, capacity, config.rope)
+            self.rotary_cos = _constant(cos, dtype)
+            self.rotary_sin = _constant(sin, dtype)
+        else:
+            self.rotary_frequency = _constant(rotary_frequencies(config.head_dim, config.rope), "float32")
+            self.rotary_axes = _constant(mixed_axes(config.mrope), "int64")
         self.model = Decoder(config)
         self.lm_head = Linear(config.hidden, config.vocab)
         if config.tied:
@@ -132,6 +168,7 @@ class CausalLM(nn.Module):
             TensorSpec(name="ids", dtype="int64", shape=("batch", "tokens")),
             TensorSpec(name="past_lengths", dtype="int64", shape=("batch",)),
             TensorSpec(name="token_counts", dtype="int64", shape=("batch",)),
+            *self._media(),
             *sampler_inputs(self.config.vocab, candidates=self.candidates),
             *self._states(),
         )
@@ -144,6 +181,18 @@ class CausalLM(nn.Module):
             *(TensorSpec(name=f"hidden.{layer}", dtype=self.dtype, shape=hidden) for layer in self.hidden_layers),
             *(attrs.evolve(state, name=f"{state.name}.next") for state in self._states()),
         )
+
+    def _media(self) -> tuple[TensorSpec, ...]:
+        config, specs = self.config, []
+        if config.mrope is not None:
+            specs.append(TensorSpec(name="positions", dtype="float32", shape=(3, "batch", "tokens")))
+        if config.media:
+            specs.append(TensorSpec(name="features", dtype="float32", shape=("batch", "media", config.hidden)))
+            specs.append(TensorSpec(name="is_feature", dtype="bool", shape=("batch", "tokens")))
+        if config.deepstack:
+            levels = (config.deepstack, "batch", "media", config.hidden)
+            specs.append(TensorSpec(name="deepstack", dtype="float32", shape=levels))
+        return tuple(specs)
 
     def _states(self) -> tuple[TensorSpec, ...]:
         config = self.config
@@ -160,8 +209,8 @@ class CausalLM(nn.Module):
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
         ids, past = given["ids"], given["past_lengths"]
         caches = [(given[f"key_cache.{i}"], given[f"value_cache.{i}"]) for i in range(self.config.layers)]
-        at = positions(op, ids, past, capacity=self.capacity, cos=self.rotary_cos, sin=self.rotary_sin)
-        hidden, caches = self.model(op, ids, at, caches)
+        at = self._positions(op, ids, past, given)
+        hidden, caches = self.model(op, ids, at, caches, _features(given))
 
         # Only the last real token of each row needs logits.
         last = op.Unsqueeze(op.Sub(given["token_counts"], 1), [1])  # [batch, 1]
@@ -177,6 +226,19 @@ class CausalLM(nn.Module):
         for layer in self.hidden_layers:
             outputs[f"hidden.{layer}"] = op.Identity(hidden[layer])
         return outputs
+
+    def _positions(self, op: OpBuilder, ids: ir.Value, past: ir.Value, given: Mapping[str, ir.Value]) -> Positions:
+        if "positions" not in given:
+            return positions(op, ids, past, capacity=self.capacity, cos=self.rotary_cos, sin=self.rotary_sin)
+        cos, sin = mixed_rotary(op, given["positions"], self.rotary_frequency, self.rotary_axes)
+        cos, sin = (op.Cast(table, to=DTYPES[self.dtype]) for table in (cos, sin))
+        return positions(op, ids, past, capacity=self.capacity, cos=cos, sin=sin, own=True)
+
+
+def _features(given: Mapping[str, ir.Value]) -> Features | None:
+    if "features" not in given:
+        return None
+    return Features(values=given["features"], mask=given["is_feature"], deepstack=given.get("deepstack"))
 
 
 def _constant(values: np.ndarray, dtype: str) -> nn.Parameter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from framework.execution.sampling import Sampling
 from framework.io.chat import ChatTemplate
 from framework.io.stops import StopStrings
 from framework.io.tokens import Detokenizer, Tokenizer
+from models.llm.media import check_kinds, media_parts
 
 Message = Mapping[str, Any]
 
@@ -35,16 +36,26 @@ class TextProcessor:
         self._template = ChatTemplate.load(folder)
         self._folder = folder
 
-    def prompt(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Prompt:
-        """Render and encode; `options` as in `Request.options`.
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        readable: Collection[str] = (),
+        *,
+        buildable: bool = False,
+    ) -> Prompt:
+        """Render and encode, with one placeholder for each sound or picture; `options` as in `Request.options`.
+
+        Args:
+            readable: types of parts beside text.
+            buildable: a build with more components could read more.
 
         Raises:
-            StageError: no messages, no text in them, something else than text, or a template that refuses them.
+            StageError: no messages, nothing in them, a part that is not readable, or a template that refuses them.
             ConfigError: a chat template is asked for and the checkpoint has none.
         """
-        if media := [problem for number, message in enumerate(messages) for problem in _media(number, message)]:
-            raise StageError(media)
-        if not any(_text(message).strip() for message in messages):
+        check_kinds(messages, readable, buildable=buildable)
+        if not media_parts(messages) and not any(_text(message).strip() for message in messages):
             raise StageError(Problem(where="messages", got="no text", expected="a message with text in it"))
         if not options.get("apply_chat_template", True):
             text = "".join(_text(message) for message in messages)
@@ -101,11 +112,3 @@ def _text(message: Message) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content or () if part.get("type") == "text")
-
-
-def _media(number: int, message: Message) -> list[Problem]:
-    """The parts of a message that are no text; a template might drop them or write a placeholder that means nothing."""
-    content = message.get("content")
-    kinds = [] if isinstance(content, str) else [part.get("type") for part in content or ()]
-    where, expected = f"messages[{number}].content", "text, which is all this model takes"
-    return [Problem(where=where, got=f"a part of type {kind!r}", expected=expected) for kind in kinds if kind != "text"]

@@ -7,8 +7,7 @@ entry its next call overwrites.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,15 @@ import numpy as np
 from attrs import validators as v
 
 from framework.errors import ConfigError, Problem, StageError
-from framework.execution.payloads import TextChunk
+from framework.execution.payloads import HiddenChunk, TextChunk
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.execution.sampling import Sampling, uniform
 from framework.graph.model import InputDecl, RunnerDecl, Stage
+from models.llm.admission import Limits, candidates, messages_of
+from models.llm.media import ENCODERS, Float32, MediaPrompt, MediaReader, media_parts
 
 CANDIDATES = (1, 64, 256, 1024)  # numbers of best tokens a call may look at, before the whole vocabulary
-CALLS = 32  # bound calls that are kept
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # inputs that hold for a whole request
 
 
 @attrs.frozen(kw_only=True)
@@ -31,8 +32,10 @@ class BackboneConfig:
     """Settings of `llm.backbone`; the sampling ones are defaults that a run or request overrides.
 
     Attributes:
-        multimodal_artifact: folder of the audio and visual encoders, relative to the artifact.
-        accept_hidden_layer: decoder layer behind the `accept_hidden` port; -1 is after the final norm.
+        multimodal_artifact: folder of the encoders, audio/ and visual/, relative to the artifact; by default they are
+            looked for in the artifact and in its multimodal/.
+        accept_hidden_layer: decoder layer behind the `accept_hidden` port; -1 is after the final norm. By default it is
+            the one that the engine was built with.
         system_prompt: system message of requests that bring none of their own; "" is none.
         bucket: decode at least this many rows in every call, so that kernels which round differently by batch size
             cannot make a request depend on its neighbours; 0 decodes the active rows alone.
@@ -40,7 +43,7 @@ class BackboneConfig:
     """
 
     multimodal_artifact: str = ""
-    accept_hidden_layer: int = attrs.field(default=-1, validator=v.ge(-1))
+    accept_hidden_layer: int | None = attrs.field(default=None, validator=v.optional(v.ge(-1)))
     system_prompt: str = ""
     max_generate_length: int = attrs.field(default=256, validator=v.ge(1))
     temperature: float = attrs.field(default=1.0, validator=v.ge(0.0))
@@ -59,9 +62,11 @@ class BackboneConfig:
 class _Sequence:
     """One row's prompt, reply and place in the cache."""
 
-    def __init__(self, row: Row, prompt: Sequence[int], sampling: Sampling, reply: Any) -> None:
+    def __init__(self, row: Row, ids: Sequence[int], parts: list[Any], sampling: Sampling, reply: Any) -> None:
         self.row = row
-        self.prompt = prompt
+        self.prompt = MediaPrompt.plain(ids)
+        self.parts = parts  # of its messages that encoders have still to read
+        self.found: list[Any] = []  # in those that they have read
         self.sampling = sampling
         self.reply = reply
         self.length = 0  # cache entries
@@ -70,7 +75,18 @@ class _Sequence:
 
     @property
     def reading(self) -> bool:
-        return self.length < len(self.prompt)
+        return self.length < len(self.prompt.ids)
+
+    def position(self, entry: int) -> float:
+        """Rotary position, in all three directions, of a token behind the prompt."""
+        return self.prompt.following + entry - len(self.prompt.ids)
+
+    def fed(self, count: int) -> tuple[Any, Float32]:
+        """Ids and rotary positions of the `count` tokens fed last, which are of the prompt, or one of the reply."""
+        begin = self.length - count
+        if begin < len(self.prompt.ids):
+            return self.prompt.ids[begin : self.length], self.prompt.positions[:, begin : self.length]
+        return np.array([self.last]), np.full((3, 1), self.position(begin), np.float32)
 
 
 class Backbone(Runner):
@@ -81,49 +97,59 @@ class Backbone(Runner):
         inputs={
             "prompt": InputDecl(kinds=frozenset({"text"}), from_request=True),
             "transcript": InputDecl(kinds=frozenset({"text"})),
-            "audio": InputDecl(from_request=True),
-            "image": InputDecl(from_request=True),
+            **dict.fromkeys(("audio", "image", "video"), InputDecl(from_request=True)),
         },
         ports={"text": "text", "accept_hidden": "hidden", "embeddings": "hidden"},
         required=frozenset({"prompt"}),
         config=BackboneConfig,
+        samples=("default",),
     )
 
     def __init__(self, *, stage: Stage, config: BackboneConfig | None = None) -> None:
         super().__init__(stage=stage, config=config or BackboneConfig())
         self._sequences: dict[int, _Sequence] = {}
-        self._calls: OrderedDict[tuple[int, int, int, int], Any] = OrderedDict()
-        self._captured: set[tuple[int, int, int, int]] = set()
         self._hidden = {port.id: port.binding for port in stage.emits if port.kind == "hidden"}
 
     def open(self, context: OpenContext) -> None:
         from framework.engines import manifest
         from framework.engines.backend import open_engine
+        from framework.engines.calls import RowCalls
+        from models.llm.media import encoder_folders, open_reader
         from models.llm.processing import TextProcessor
 
         built = manifest.read(context.artifact)
-        self._max_input = int(built.options["max_input_len"])
-        self._capacity = int(built.options["max_kv_cache_capacity"])
-        self._check_budget(built.spec.caps["batch"])
-        self._capacity = self.stage.max_seq or self._capacity
+        capacity = int(built.options["max_kv_cache_capacity"])
+        self._check_budget(built.spec.caps["batch"], capacity)
         self._engine = open_engine(context.artifact, context.backend)
-        caps = self._engine.spec.caps
+        caps, rows = self._engine.spec.caps, context.batch
         self._chunk = min(self.config.prefill_chunk or caps["tokens"], caps["tokens"])
-        shapes = {spec.name: spec.shape for spec in self._engine.spec.inputs}
-        self._vocab = int(shapes["logit_bias"][1])
-        self._fixed = 0 if "candidates" in shapes else caps["candidates"]  # best tokens every call looks at
-        self._rows = context.batch
-        self._states = self._engine.new_states(context.batch)
+        shapes = self._shapes = {spec.name: spec.shape for spec in self._engine.spec.inputs}
+        self._limits = Limits(
+            prompt=int(built.options["max_input_len"]),
+            cache=self.stage.max_seq or capacity,
+            vocab=int(shapes["logit_bias"][1]),
+            candidates=0 if "candidates" in shapes else caps["candidates"],
+        )
+        self._rows = rows
         self._text = TextProcessor(context.artifact)
         names = {spec.name for spec in self._engine.spec.outputs}
         self._hidden = {
             port: self._binding(port, binding, names, context.artifact) for port, binding in self._hidden.items()
         }
-        self._settings = _Settings(context.batch, self._vocab)
+        kinds: Any = {"top_k": np.int64}
+        settings: dict[str, Any] = {name: np.zeros(rows, kinds.get(name, np.float32)) for name in SAMPLING}
+        settings["top_p"][:] = settings["repetition_penalty"][:] = 1.0
+        settings["logit_bias"] = np.zeros((rows, self._limits.vocab), np.float32)
+        self._calls = RowCalls(self._engine, self._engine.new_states(rows), settings)
+        folders = encoder_folders(context.artifact, self.config.multimodal_artifact)
+        self._media: MediaReader | None = None
+        if "features" in shapes:
+            self._media = open_reader(context.artifact, folders, context.backend)
+        self._readable = [kind for kind, encoder in ENCODERS.items() if self._media is not None and encoder in folders]
 
-    def _check_budget(self, rows: int) -> None:
+    def _check_budget(self, rows: int, capacity: int) -> None:
         """Raise ConfigError where the stage asks for more than its engine was built for."""
-        found = {"max_batch": (self.stage.max_batch, rows), "max_seq": (self.stage.max_seq, self._capacity)}
+        found = {"max_batch": (self.stage.max_batch, rows), "max_seq": (self.stage.max_seq, capacity)}
         problems = [
             Problem(where=f"stages.{self.stage.id}.{key}", got=str(got), expected=f"at most {most}, as built")
             for key, (got, most) in found.items()
@@ -133,45 +159,41 @@ class Backbone(Runner):
             raise ConfigError(problems)
 
     def _binding(self, port: str, binding: str, outputs: set[str], artifact: Path) -> str:
-        name = binding or ("hidden.0" if port == "embeddings" else f"hidden.{self.config.accept_hidden_layer}")
+        """Output of the engine behind a port."""
+        layers = sorted(name for name in outputs if name.startswith("hidden."))
+        others = [name for name in layers if name != "hidden.0"]
+        layer = self.config.accept_hidden_layer
+        if port == "embeddings":
+            name = binding or "hidden.0"
+        elif layer is None:
+            name = binding or (others[0] if len(others) == 1 else "hidden.-1")
+        else:
+            name = binding or f"hidden.{layer}"
         if name not in outputs:
-            found = ", ".join(sorted(name for name in outputs if name.startswith("hidden."))) or "no hidden states"
             where = f"stages.{self.stage.id}.emits.{port}"
             hint = f"build {artifact} with build.hidden_layers=[{name.removeprefix('hidden.')}]"
-            raise StageError(Problem(where=where, got=f"binding {name!r}", expected=f"one of: {found}", hint=hint))
+            expected = f"one of: {', '.join(layers) or 'no hidden states'}"
+            raise StageError(Problem(where=where, got=f"binding {name!r}", expected=expected, hint=hint))
         return name
 
     def admit(self, row: Row) -> None:
         request = row.request
-        sampling = request.sampling_for("default", self.config.sampling())
-        prompt = self._text.prompt(_messages(row, self.config.system_prompt), request.options)
-        where = f"request {request.index}: prompt"
-        if not prompt.ids:
-            raise StageError(Problem(where=where, got="no tokens", expected="at least one"))
-        if len(prompt.ids) > self._max_input:
-            hint = "build with a larger build.max_input_len"
-            expected = f"at most {self._max_input}, which the engine was built for"
-            raise StageError(Problem(where=where, got=f"{len(prompt.ids)} tokens", expected=expected, hint=hint))
-        if len(prompt.ids) >= self._capacity:
-            hint = "build with a larger build.max_kv_cache_capacity"
-            expected = f"fewer than the cache's {self._capacity}, to leave room for a reply"
-            raise StageError(Problem(where=where, got=f"{len(prompt.ids)} tokens", expected=expected, hint=hint))
-        beyond = [token for token in sampling.logit_bias if not 0 <= token < self._vocab]
-        if beyond:
-            expected = f"token ids 0 to {self._vocab - 1}"
-            raise StageError(
-                Problem(where=f"request {request.index}: logit_bias", got=str(beyond[0]), expected=expected)
-            )
-        if self._fixed and _candidates(sampling, self._vocab) > self._fixed:
-            got = f"top_k={sampling.top_k}, num_logprobs={sampling.num_logprobs}"
-            hint = "0 means all; build with a larger build.candidates"
-            expected = f"at most the {self._fixed} best tokens that the engine looks at"
-            raise StageError(Problem(where=f"request {request.index}: sampling", got=got, expected=expected, hint=hint))
-        self._sequences[row.index] = _Sequence(row, prompt.ids, sampling, self._text.reply(sampling))
-        self._settings.set(row.index, sampling)
+        where = f"request {request.index}"
+        sampling = request.sampling_for("default", self.config.sampling(), stage=self.stage.id)
+        messages = messages_of(row, self.config.system_prompt)
+        prompt = self._text.prompt(messages, request.options, self._readable, buildable=self._media is not None)
+        self._limits.check_sampling(sampling, where)
+        sequence = _Sequence(row, prompt.ids, media_parts(messages), sampling, self._text.reply(sampling))
+        if not sequence.parts:
+            self._begin(sequence)
+        self._sequences[row.index] = sequence
+        values = {name: getattr(sampling, name) for name in SAMPLING}
+        bias = np.zeros(self._limits.vocab, np.float32)
+        for token, value in sampling.logit_bias.items():
+            bias[token] = value
+        self._calls.set(row.index, {**values, "logit_bias": bias})
         row.details.update(
             batch_idx=row.index,
-            prompt_tokens=len(prompt.ids),
             formatted_system_prompt=prompt.system,
             formatted_complete_request=prompt.text,
         )
@@ -180,8 +202,11 @@ class Backbone(Runner):
         return row.index in self._sequences
 
     def step(self, rows: Sequence[Row]) -> None:
-        sequences = [self._sequences[row.index] for row in rows]
-        reading = [sequence for sequence in sequences if sequence.reading]
+        for row in rows:
+            if self._sequences[row.index].parts:
+                self._perceive(self._sequences[row.index])
+        sequences = [self._sequences[row.index] for row in rows if not row.finished]
+        reading = [sequence for sequence in sequences if sequence.reading and not sequence.parts]
         writing = [sequence for sequence in sequences if not sequence.reading]
         for group in _contiguous(reading):
             self._read(group)
@@ -192,22 +217,73 @@ class Backbone(Runner):
         self._sequences.pop(row.index, None)
 
     def close(self) -> None:
-        self._calls.clear()
-        if hasattr(self, "_engine"):
-            self._engine.close()
+        if hasattr(self, "_calls"):
+            self._calls.clear()
+        for name in ("_engine", "_media"):
+            if getattr(self, name, None) is not None:
+                getattr(self, name).close()
+
+    def _perceive(self, sequence: _Sequence) -> None:
+        """Read one sound or picture of a request; the last one completes its prompt."""
+        assert self._media is not None
+        try:
+            sequence.found.append(self._media.perceive(sequence.parts[0]))
+            del sequence.parts[0]
+            if not sequence.parts:
+                self._begin(sequence)
+        except Exception as error:  # whatever a file does to a decoder is a matter of its own request
+            sequence.row.fail(error)
+
+    def _begin(self, sequence: _Sequence) -> None:
+        """The prompt as the engine reads it. Raises StageError where it cannot be read."""
+        if self._media is not None:
+            sequence.prompt = self._media.arrange(sequence.prompt.ids.tolist(), sequence.found)
+        count = len(sequence.prompt.ids)
+        self._limits.check_prompt(count, f"request {sequence.row.request.index}: prompt")
+        sequence.row.details["prompt_tokens"] = count
 
     def _read(self, group: Sequence[_Sequence]) -> None:
         """One chunk of each prompt of contiguous rows; the last chunk also gives the first token."""
         start, stop = group[0].row.index, group[-1].row.index + 1
-        parts = [sequence.prompt[sequence.length : sequence.length + self._chunk] for sequence in group]
-        width = max(map(len, parts))
-        ids = np.array([[*part, *[part[-1]] * (width - len(part))] for part in parts], np.int64)
-        call = self._call(start, stop, width, group)
-        self._run(call, ids, [s.length for s in group], [len(part) for part in parts], group, start, stop)
-        for sequence, part in zip(group, parts, strict=True):
-            sequence.length += len(part)
-            sequence.last = part[-1]
-        self._publish(call, start, [(s, len(p)) for s, p in zip(group, parts, strict=True)])
+        counts = [min(self._chunk, len(s.prompt.ids) - s.length) for s in group]
+        width = max(counts)
+        spans = [slice(s.length, s.length + count) for s, count in zip(group, counts, strict=True)]
+        media = any(s.prompt.is_feature[span].any() for s, span in zip(group, spans, strict=True))
+        call = self._call(start, stop, width, group, width if media else 1)
+        ids = np.zeros((len(group), width), np.int64)
+        positions = np.zeros((3, len(group), width), np.float32)
+        for index, (sequence, span, count) in enumerate(zip(group, spans, counts, strict=True)):
+            ids[index] = sequence.prompt.ids[span.stop - 1]  # what follows a short part is overwritten later
+            ids[index, :count] = sequence.prompt.ids[span]
+            positions[:, index, :count] = sequence.prompt.positions[:, span]
+            sequence.last = int(ids[index, -1])
+        if media:
+            self._write_features(call, width, group, spans)
+        self._run(call, ids, positions, [s.length for s in group], counts, group, start, stop)
+        if media and width == 1:  # the call that writes replies, too
+            self._write_features(call, width, group, [slice(0)] * len(group))
+        for sequence, count in zip(group, counts, strict=True):
+            sequence.length += count
+        self._publish(call, start, list(zip(group, counts, strict=True)))
+
+    def _write_features(self, call: Any, width: int, group: Sequence[_Sequence], spans: Sequence[slice]) -> None:
+        shapes = self._shapes
+        mask = np.zeros((len(group), width), np.bool_)
+        features = np.zeros((*mask.shape, int(shapes["features"][-1])), np.float32)
+        levels = int(shapes["deepstack"][0]) if "deepstack" in shapes else 0
+        deepstack = np.zeros((levels, *features.shape), np.float32)
+        for index, (sequence, span) in enumerate(zip(group, spans, strict=True)):
+            found, prompt = sequence.prompt.is_feature[span], sequence.prompt
+            mask[index, : len(found)] = found
+            first = int(prompt.is_feature[: span.start].sum()) if span.start else 0
+            of = slice(first, first + int(found.sum()))
+            features[index, mask[index]] = prompt.features[of] if found.any() else 0.0
+            if prompt.deepstack is not None:
+                deepstack[:, index, mask[index]] = prompt.deepstack[:, of]
+        call.write("is_feature", mask)
+        call.write("features", features)
+        if levels:
+            call.write("deepstack", deepstack)
 
     def _write(self, writing: Sequence[_Sequence]) -> None:
         """One token of each reply."""
@@ -220,44 +296,29 @@ class Backbone(Runner):
         rows = [self._sequences.get(index) for index in range(start, stop)]
         call = self._call(start, stop, 1, writing)
         ids = np.array([[s.last if s else 0] for s in rows], np.int64)
-        self._run(call, ids, [s.length if s else 0 for s in rows], [1] * len(rows), writing, start, stop)
+        positions = np.array([[[s.position(s.length) if s else 0.0] for s in rows]] * 3, np.float32)
+        lengths = [s.length if s else 0 for s in rows]
+        self._run(call, ids, positions, lengths, [1] * len(rows), writing, start, stop)
         for sequence in writing:
             sequence.length += 1
         self._publish(call, start, [(sequence, 1) for sequence in writing])
 
-    def _call(self, start: int, stop: int, tokens: int, sequences: Sequence[_Sequence]) -> Any:
-        """A bound call for these rows; kept, for addresses do not change."""
-        wanted = max(_candidates(sequence.sampling, self._vocab) for sequence in sequences)
-        candidates = self._fixed or next((n for n in CANDIDATES if wanted <= n < self._vocab), self._vocab)
-        key = (start, stop, tokens, candidates)
-        if key not in self._calls:
-            if len(self._calls) >= CALLS:
-                old, _ = self._calls.popitem(last=False)
-                self._settings.known.discard(old)
-                self._captured.discard(old)
-            if self._fixed:
-                call = self._engine.bind({"tokens": tokens}, self._states, slice(start, stop))
-            else:
-                dims = {"tokens": tokens, "candidates": candidates}
-                call = self._engine.bind(dims, self._states, slice(start, stop))
-                call.write("candidates", np.array([candidates], np.int64))
-            self._calls[key] = call
-            self._settings.known.add(key)
-            self._settings.stale.add(key)
-        self._calls.move_to_end(key)
-        call = self._calls[key]
-        if key in self._settings.stale:
-            self._settings.write(call, start, stop)
-            self._settings.stale.discard(key)
-        if tokens == 1 and self._engine.captures and key not in self._captured:
-            call.capture()
-            self._captured.add(key)
-        return call
+    def _call(self, start: int, stop: int, tokens: int, sequences: Sequence[_Sequence], media: int = 1) -> Any:
+        """A bound call for these rows, over `media` places for features."""
+        limits, dims, fixed = self._limits, {"tokens": tokens}, {}
+        if "features" in self._shapes:
+            dims["media"] = media
+        if not limits.candidates:
+            wanted = max(candidates(sequence.sampling, limits.vocab) for sequence in sequences)
+            count = next((n for n in CANDIDATES if wanted <= n < limits.vocab), limits.vocab)
+            dims["candidates"] = fixed["candidates"] = count
+        return self._calls.get(start, stop, dims, fixed, repeated=tokens == 1)
 
     def _run(
         self,
         call: Any,
         ids: np.ndarray[Any, np.dtype[np.int64]],
+        positions: Float32,
         past: Sequence[int],
         counts: Sequence[int],
         sequences: Sequence[_Sequence],
@@ -267,6 +328,8 @@ class Backbone(Runner):
         call.write("ids", ids)
         call.write("past_lengths", np.array(past, np.int64))
         call.write("token_counts", np.array(counts, np.int64))
+        if "positions" in self._shapes:
+            call.write("positions", positions)
         if any(sequence.sampling.temperature > 0 for sequence in sequences):
             noise = np.zeros((stop - start, 1), np.float32)
             for sequence in sequences:
@@ -277,13 +340,16 @@ class Backbone(Runner):
         call()
 
     def _publish(self, call: Any, start: int, done: Sequence[tuple[_Sequence, int]]) -> None:
-        """Hand out what a call made: hidden states of its new positions, and a token where a prompt is read."""
+        """Hand out what a call made: hidden states of what it was fed, and a token where a prompt is read."""
         tokens = call.read("token")[:, 0]
         for port, name in self._hidden.items():
-            hidden = call.read(name)
-            for sequence, count in done:
-                if port in sequence.row.outputs:
-                    sequence.row.outputs[port].write(np.array(hidden[sequence.row.index - start, :count]))
+            wanted = [(s, count) for s, count in done if port in s.row.outputs and s.row.outputs[port].wanted]
+            hidden = call.read(name) if wanted else None
+            for sequence, count in wanted:
+                ids, positions = sequence.fed(count)
+                values = np.array(hidden[sequence.row.index - start, :count])  # type: ignore[index]
+                own = positions if "positions" in self._shapes else None
+                sequence.row.outputs[port].write(HiddenChunk(ids=ids, values=values, positions=own))
         ids = logprobs = None
         if any(sequence.sampling.num_logprobs for sequence, _ in done):
             ids, logprobs = call.read("candidate_ids"), call.read("candidate_logprobs")
@@ -308,80 +374,13 @@ class Backbone(Runner):
             text = sequence.reply.push(token)
             if sequence.reply.stopped:
                 reason = "stop-words"
-            elif sequence.generated >= sequence.sampling.max_generate_length or sequence.length >= self._capacity:
+            elif sequence.generated >= sequence.sampling.max_generate_length or sequence.length >= self._limits.cache:
                 text, reason = text + sequence.reply.flush(), "max-length"
                 reason = "stop-words" if sequence.reply.stopped else reason
         if port is not None:
             port.write(TextChunk(text=text, ids=(token,), logprobs=logprobs))
         if reason:
             sequence.row.finish(finish_reason=reason, generated_tokens=sequence.generated)
-
-
-class _Settings:
-    """Sampling inputs of all rows, written to a call only after they changed."""
-
-    def __init__(self, rows: int, vocab: int) -> None:
-        self._arrays: Mapping[str, np.ndarray[Any, Any]] = {
-            "temperature": np.zeros(rows, np.float32),
-            "top_k": np.zeros(rows, np.int64),
-            "top_p": np.ones(rows, np.float32),
-            "min_p": np.zeros(rows, np.float32),
-            "repetition_penalty": np.ones(rows, np.float32),
-            "logit_bias": np.zeros((rows, vocab), np.float32),
-        }
-        self.known: set[tuple[int, int, int, int]] = set()
-        self.stale: set[tuple[int, int, int, int]] = set()
-
-    def set(self, row: int, sampling: Sampling) -> None:
-        for name, array in self._arrays.items():
-            if name != "logit_bias":
-                array[row] = getattr(sampling, name)
-        bias = self._arrays["logit_bias"]
-        bias[row] = 0
-        for token, value in sampling.logit_bias.items():
-            bias[row, token] = value
-        self.stale |= {key for key in self.known if key[0] <= row < key[1]}
-
-    def write(self, call: Any, start: int, stop: int) -> None:
-        for name, array in self._arrays.items():
-            call.write(name, array[start:stop])
-
-
-def _messages(row: Row, system: str) -> Sequence[Mapping[str, Any]]:
-    """What is said to the model: the request's messages, sound in them replaced by what a stage heard in it.
-
-    Text of another stage on `prompt` is what the user says. `system` goes before messages that have no system message.
-    Raises StageError when nothing was heard: what the sound was meant to say cannot be known.
-    """
-    chunks = row.inputs["prompt"].drain()
-    messages = [_said(chunks)] if chunks and isinstance(chunks[0], TextChunk) else list(chunks[0])
-    if "transcript" in row.inputs:
-        heard = _said(row.inputs["transcript"].drain())["content"]
-        if not heard:
-            where = f"request {row.request.index}: audio"
-            raise StageError(Problem(where=where, got="no speech in it", expected="something said"))
-        messages = [_heard(message, heard) for message in messages]
-    if system and not any(message.get("role") == "system" for message in messages):
-        messages.insert(0, {"role": "system", "content": system})
-    return messages
-
-
-def _said(chunks: Sequence[TextChunk]) -> dict[str, str]:
-    return {"role": "user", "content": "".join(chunk.text for chunk in chunks).strip()}
-
-
-def _heard(message: Mapping[str, Any], text: str) -> Mapping[str, Any]:
-    content = message.get("content")
-    if isinstance(content, str):
-        return message
-    parts = [{"type": "text", "text": text} if part.get("type") == "audio" else part for part in content or ()]
-    return {**message, "content": parts}
-
-
-def _candidates(sampling: Sampling, vocab: int) -> int:
-    """Best tokens a row needs to see."""
-    considered = (sampling.top_k or vocab) if sampling.temperature > 0 else 1
-    return max(considered, sampling.num_logprobs)
 
 
 def _contiguous(sequences: Sequence[_Sequence]) -> list[list[_Sequence]]:

@@ -202,7 +202,7 @@ def text_written(result: Result) -> str:
 def hidden_of(result: Result, port: str) -> Any:
     """[tokens, hidden] of prompt and reply."""
     assert result.ok, result.error
-    return np.concatenate(result.outputs[f"thinker:{port}"])
+    return np.concatenate([chunk.values for chunk in result.outputs[f"thinker:{port}"]])
 
 
 def details(result: Result) -> Mapping[str, Any]:
