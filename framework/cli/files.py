@@ -1,45 +1,111 @@
-"""A request file into a predictions file."""
+"""A request file into a predictions file: each result on disk as it ends, and a stopped run gone on with."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from framework.cli import app, building
-from framework.cli.config import InferenceConfig
+from framework.cli.config import FILE, InferenceConfig, Shard
+from framework.graph.model import Graph
 
 if TYPE_CHECKING:
+    from framework.cli.profile import Profile
     from framework.execution.executor import Executor
-    from framework.execution.request import Result
+    from framework.execution.request import Request, Result
     from framework.io.requests import RequestFile
 
-
-def run_file(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:
-    """A request file into a predictions file, each result written as it ends."""
-    from framework.io.predictions import Predictions, entry_of, rejected_entry
-
-    output = config.output_file or (run.folder or Path()) / "predictions.json"
-    results: list[Result] = []
-    with Predictions(output, file.name) as predictions, _progress(len(file.entries)) as advance:
-        for rejected in file.rejected:
-            predictions.add(rejected_entry(rejected))
-            advance(rejected.index, rejected.error)
-        for result in executor.run(file.good):
-            predictions.add(entry_of(result, config.output_audio_dir))
-            advance(result.request.index, None if result.ok else error_of(result))
-            # What was made is on disk now; only its numbers are still needed.
-            results.append(attrs.evolve(result, outputs={}))
-    answered = sum(result.ok for result in results)
-    building.say(f"{answered} of {len(file.entries)} requests answered: {output}")
-    return results
+# Settings that do not decide what is answered: where things lie, how fast it goes, and what the graph, the engines and
+# the request file say themselves (`record_of`).
+_UNHEEDED = frozenset(
+    {
+        "paths", "deployment", "stages", "whole_utterance", "engine_dir", "model_dir", "build", "families",
+        "build_if_missing", "input_file", *FILE, "resume", "shard", "batching", "stream_capacity", "keep_loaded",
+        "keep_loaded_bytes", "explain", "validate_config", "list_voices", "list_deployments", "dump_profile", "report",
+    }
+)  # fmt: skip
 
 
-def _progress(total: int) -> Any:
+def output_of(config: InferenceConfig, folder: Path | None) -> Path:
+    """Where the predictions go."""
+    return shard_file(config.output_file or (folder or Path()) / "predictions.json", config.shard)
+
+
+def shard_file(path: Path, shard: Shard) -> Path:
+    """Where a shard writes what a whole run would write to `path`: `p.json`, `p.shard-0-of-4.json`."""
+    if shard.count == 1:
+        return path
+    return path.with_name(f"{path.stem}.shard-{shard.index}-of-{shard.count}{path.suffix}")
+
+
+def record_of(
+    values: Mapping[str, Any], config: InferenceConfig, folder: Path, graph: Graph, file: RequestFile
+) -> dict[str, Any]:
+    """What decides the answers of a run, for the run that goes on with it to compare.
+
+    Args:
+        values: the composed config.
+        folder: of the engines.
+    """
+    from framework.engines import manifest
+    from framework.graph.files import dumps
+
+    built = {stage.artifact: folder / stage.artifact / manifest.FILE_NAME for stage in graph.stages if stage.artifact}
+    settings = {
+        **{key: value for key, value in values.items() if key not in _UNHEEDED and value is not None},
+        "speech": config.output_audio_dir is not None,
+        "stages": {stage["id"]: stage for stage in json.loads(dumps(graph))["stages"]},
+        "engines": {name: _digest(path) for name, path in built.items() if path.is_file()},
+    }
+    shard = {"index": config.shard.index, "count": config.shard.count}
+    record = {"digest": file.digest, "requests": len(file.entries), "shard": shard, "settings": settings}
+    return dict(json.loads(json.dumps(record, default=str)))
+
+
+def run_file(
+    config: InferenceConfig,
+    run: app.Run,
+    executor: Executor,
+    file: RequestFile,
+    record: Mapping[str, Any],
+    profile: Profile,
+) -> int:
+    """Run the requests that have no answer yet; returns how many of all have failed."""
     from framework.cli.progress import progress
+    from framework.io.predictions import Predictions, entry_of, rejected_entry
+    from framework.io.requests import Rejected
 
-    return progress(total)
+    output, total = output_of(config, run.folder), len(file.entries)
+    mine = range(config.shard.index, total, config.shard.count)
+    saving = Predictions(output, file.name, requests=total, record=record, resume=config.resume)
+    try:
+        with saving as predictions, progress(len(mine), predictions.done, predictions.failed) as advance:
+
+            def keep(entry: dict[str, Any]) -> None:
+                predictions.add(entry)
+                advance(entry["request_idx"], None if entry["ok"] else entry["error"])
+
+            def left() -> Iterator[Request]:
+                for index in mine:
+                    entry = None if predictions.has(index) else file.entries[index]
+                    if isinstance(entry, Rejected):
+                        keep(rejected_entry(entry))
+                    elif entry is not None:
+                        yield entry
+
+            for result in executor.run(left()):
+                keep(entry_of(result, config.output_audio_dir))
+                profile.add(result)
+    except BaseException:
+        if saving.done:
+            kept = f"{saving.done} of {len(mine)} requests are done and kept"
+            building.say(f"{kept}: output_file={config.output_file or output} resume=true goes on")
+        raise
+    building.say(f"{saving.done - saving.failed} of {len(mine)} requests answered: {output}")
+    return saving.failed
 
 
 def keep(path: Path, file: RequestFile, results: list[Result], spoken: Path | None) -> None:
@@ -54,3 +120,7 @@ def keep(path: Path, file: RequestFile, results: list[Result], spoken: Path | No
 
 def error_of(result: Result) -> Exception:
     return result.error or RuntimeError("cancelled")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from framework.errors import ConfigError, Problem
 from framework.execution.payloads import AudioChunk
+from framework.io.writing import write_bytes
 
 
 def write_wav(path: Path, audio: AudioChunk) -> None:
@@ -23,8 +25,9 @@ def write_wav(path: Path, audio: AudioChunk) -> None:
         raise ValueError(f"{path.name}: {int((~np.isfinite(audio.samples)).sum())} samples are not finite")
     # Scaled here, towards zero as the original does it, since libraries differ in rounding and in the factor.
     samples = (np.clip(audio.samples, -1.0, 1.0) * 32767.0).astype(np.int16)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, samples, audio.sample_rate, subtype="PCM_16", format="WAV")
+    file = BytesIO()  # libsndfile tells of a full disk in words of its own, or not at all
+    soundfile.write(file, samples, audio.sample_rate, subtype="PCM_16", format="WAV")
+    write_bytes(path, file.getvalue())
 
 
 def read_audio(path: Path) -> AudioChunk:

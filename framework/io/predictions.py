@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Mapping
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import attrs
 
+from framework.errors import ConfigError, Problem
 from framework.execution.payloads import AudioChunk, TextChunk
 from framework.execution.request import Result
 from framework.execution.results import audio_of, text_of
 from framework.io.audio import write_wav
 from framework.io.requests import Rejected
+from framework.io.responses import Entries, differences, document, read
+from framework.io.writing import naming, replace, write_bytes
 
 # What a backbone reports that the original has beside the text, not among the stage's details.
 _PROMOTED = ("batch_idx", "finish_reason", "formatted_system_prompt", "formatted_complete_request")
@@ -48,9 +54,12 @@ def entry_of(result: Result, audio_dir: Path | None = None) -> dict[str, Any]:
     if any(chunk.logprobs for chunk in texts):
         steps = [step for chunk in texts for step in chunk.logprobs]
         entry["logprobs"] = [[attrs.asdict(candidate) for candidate in step] for step in steps]
-    sound = audio_of(sounds)
-    if sound is not None and audio_dir is not None:
-        entry |= _write_sound(audio_dir / f"audio_req{result.request.index}.wav", sound)
+    try:
+        sound = audio_of(sounds)
+        if sound is not None and audio_dir is not None:
+            entry |= _write_sound(audio_dir / f"audio_req{result.request.index}.wav", sound)
+    except ValueError as error:  # no sound: a fault of this request alone
+        entry |= {"ok": False, "error": entry["error"] or str(error), "finish_reason": "error"}
     codes = next((report.details[_CODES] for report in result.stages.values() if _CODES in report.details), None)
     if codes is not None and audio_dir is not None:
         entry["rvq_file"] = _write_codes(audio_dir / f"rvq_req{result.request.index}.safetensors", codes)
@@ -80,50 +89,156 @@ class Predictions:
 
     Entries come in any order and go at once to a journal beside the file, one a line, so that nothing finished is lost
     even when the process is killed. Leaving the block, also by an exception, writes the file in order of the requests:
-    a whole JSON document, put in place in one step.
+    a whole JSON document, put in place in one step. A journal that is there is that of an unfinished run: it is removed
+    when the block ends well.
+
+    Args:
+        input_file: as the user wrote it.
+        requests: number of requests in it.
+        record: what decides the answers (`digest` of the requests, `requests`, `shard`, `settings`); None when nobody
+            will go on with this file.
+        resume: None when there shall be no unfinished run, True to go on with what is there, False to start over.
+
+    Attributes:
+        done, failed: number of entries, and of those that are not ok.
     """
 
-    def __init__(self, path: Path, input_file: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        input_file: str,
+        *,
+        requests: int = 1,
+        record: Mapping[str, Any] | None = None,
+        resume: bool | None = False,
+    ) -> None:
         self.path = path
-        self.input_file = input_file
         self.journal = path.with_name(path.name + ".journal")
-        self._places: dict[int, tuple[int, int]] = {}  # request index -> offset and length, in bytes
-        self._file: IO[bytes] | None = None
+        self.done = self.failed = 0
+        self._head: dict[str, Any] = {"input_file": input_file, **({} if record is None else {"record": record})}
+        self._resume = resume
+        self._offsets = array("q", [-1]) * requests  # of the journal's lines, by request
+        self._size = 0
+        self._file: FileIO | None = None
 
     def __enter__(self) -> Predictions:
+        """Raises ConfigError: another run writes the file, or what is there is not what to go on with."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.journal.open("w+b")
+        self._file = self._locked()
+        unfinished = os.fstat(self._file.fileno()).st_size > 0
+        try:
+            self._begin(unfinished)
+        except BaseException:
+            if not unfinished:
+                self.journal.unlink()
+            self._file.close()
+            raise
         return self
+
+    def has(self, index: int) -> bool:
+        """Whether the request of this index has its entry."""
+        return self._offsets[index] >= 0
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Keep one entry (with its `request_idx`)."""
+        self._note(entry, self._append(entry))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._file is not None
+        with self._file:
+            if kind is None:
+                replace(self.path, document(self._head, self._entries()))
+            elif self.done:
+                with suppress(OSError):  # what ended the block is told; the journal has everything
+                    replace(self.path, document(self._head, self._entries()))
+            if kind is None or not self.done:
+                self.journal.unlink()
+
+    def _locked(self) -> FileIO:
+        """The journal, for this run alone."""
+        import fcntl
+
+        while True:
+            file = FileIO(os.open(self.journal, os.O_RDWR | os.O_CREAT, 0o666), "r+")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.journal)):
+                    return file
+            except FileNotFoundError:  # its last run has removed it since it was opened
+                pass
+            except BlockingIOError as error:
+                file.close()
+                got = "a file that another run is writing"
+                problem = Problem(where=str(self.path), got=got, expected="an output_file of its own")
+                raise ConfigError(problem) from error
+            file.close()
+
+    def _begin(self, unfinished: bool) -> None:
+        assert self._file is not None
+        if unfinished and self._resume is None:
+            hint = "resume=true goes on with it, resume=false starts over"
+            raise ConfigError(Problem(where=str(self.path), got="an unfinished run", expected="none", hint=hint))
+        if unfinished and self._resume and self._restore():
+            return
+        finished: Entries = iter(())
+        if self._resume and self.path.exists():
+            head, finished = read(self.path)
+            self._check(head)
+        self._file.truncate(0)
+        self._append(self._head)
+        for entry in finished:
+            self.add(entry)
+
+    def _restore(self) -> bool:
+        """Take up the journal, but for a last line that was never written to its end. False when there is no line."""
+        assert self._file is not None
+        with self.journal.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    found = json.loads(line)
+                    self._note(found, self._size) if number > 1 else self._check(found)
+                except (ValueError, LookupError, TypeError) as error:
+                    where, hint = f"{self.journal}, line {number}", "resume=false starts over"
+                    problem = Problem(where=where, got="a damaged line", expected="a result", hint=hint)
+                    raise ConfigError(problem) from error
+                self._size += len(line)
+        self._file.truncate(self._size)
+        return self._size > 0
+
+    def _check(self, head: Mapping[str, Any]) -> None:
+        if problems := differences(head.get("record"), self._head.get("record"), str(self.path)):
+            raise ConfigError(problems)
+
+    def _append(self, content: Mapping[str, Any]) -> int:
+        """Write one line; returns its offset."""
         assert self._file is not None
         # Half a surrogate pair is no UTF-8; with a backslash it is JSON's own escape of it.
-        line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-        offset = self._file.seek(0, os.SEEK_END)
-        self._file.write(line)
-        self._file.flush()
-        self._places[entry["request_idx"]] = (offset, len(line))
+        line = json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+        offset = self._file.seek(self._size)
+        try:
+            with naming(self.journal):
+                written = 0
+                while written < len(line):
+                    written += self._file.write(line[written:]) or 0
+        except OSError:
+            self._file.truncate(offset)  # whole lines only
+            raise
+        self._size += len(line)
+        return offset
 
-    def __exit__(self, *_: object) -> None:
-        assert self._file is not None
-        unfinished = self.path.with_name(self.path.name + ".part")
-        with self._file, unfinished.open("w", encoding="utf-8", errors="backslashreplace") as out:
-            out.writelines(self._document())
-            out.flush()
-            os.fsync(out.fileno())
-        unfinished.replace(self.path)
-        self.journal.unlink()
+    def _note(self, entry: Mapping[str, Any], offset: int) -> None:
+        self._offsets[entry["request_idx"]] = offset
+        self.done += 1
+        self.failed += not entry.get("ok", True)
 
-    def _document(self) -> Iterator[str]:
-        assert self._file is not None
-        yield f'{{\n    "input_file": {json.dumps(self.input_file, ensure_ascii=False)},\n    "responses": ['
-        for number, index in enumerate(sorted(self._places)):
-            offset, length = self._places[index]
-            self._file.seek(offset)
-            text = json.dumps(json.loads(self._file.read(length)), ensure_ascii=False, indent=4)
-            yield ("," if number else "") + "\n        " + text.replace("\n", "\n        ")
-        yield "\n    ]\n}\n" if self._places else "]\n}\n"
+    def _entries(self) -> Entries:
+        with self.journal.open("rb") as lines:
+            for offset in self._offsets:
+                if offset >= 0:
+                    lines.seek(offset)
+                    yield json.loads(lines.readline())
 
 
 def _chunks(result: Result, kind: type[Any]) -> list[Any]:
@@ -143,10 +258,9 @@ def _write_sound(path: Path, sound: AudioChunk) -> dict[str, Any]:
 
 
 def _write_codes(path: Path, codes: Any) -> str:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({_CODES: codes}, path)
+    write_bytes(path, save({_CODES: codes}))
     return str(path)
 
 

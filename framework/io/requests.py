@@ -244,10 +244,11 @@ def _read_top(content: Mapping[str, Any], where: str, requests: int) -> _Setting
     """What a file sets for all its requests. Raises ConfigError with the faults of the file."""
     top = _Settings.read(content, TOP, where)
     hint = '{"requests": [{"prompt": "Hello"}]}'
-    got = "an empty list" if content.get("requests") == [] else "nothing"
+    empty = content.get("requests") == []
+    got, expected = ("an empty list", "at least one request") if empty else ("nothing", "a list of requests")
     if not requests and not any(problem.where == at(where, "requests") for problem in top.problems):
         place = at(where, "requests")
-        top.problems.append(Problem(where=place, got=got, expected="a list of one request or more", hint=hint))
+        top.problems.append(Problem(where=place, got=got, expected=expected, hint=hint))
     if top.problems:
         raise ConfigError(top.problems)
     return top

@@ -249,7 +249,7 @@ def test_an_interrupt_keeps_what_is_finished(echo: str, capsys: pytest.CaptureFi
     requests = write_requests({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c interrupt"}, {"prompt": "d"})
     assert infer(echo, requests, "output_file=p.json") == 130
     assert [entry["output_text"] for entry in responses("p.json")] == ["a", "b"]
-    assert sorted(os.listdir()) == ["engines", "outputs", "p.json", "requests.json"]
+    assert sorted(os.listdir()) == ["engines", "outputs", "p.json", "p.json.journal", "requests.json"]
     assert "interrupted" in capsys.readouterr().err
 
 

@@ -296,7 +296,7 @@ def test_a_key_twice_is_a_fault_of_its_request(tmp_path: Path) -> None:
 def test_no_request_at_all_is_a_fault_of_the_file(content: str, tmp_path: Path) -> None:
     file = tmp_path / ("r.json" if content.startswith("{") else "r.jsonl")
     file.write_text(content)
-    with pytest.raises(ConfigError, match="requests: got an empty list, expected a list of one request or more"):
+    with pytest.raises(ConfigError, match="requests: got an empty list, expected at least one request"):
         load_requests(file)
 
 
@@ -327,7 +327,7 @@ def test_a_broken_line_is_that_requests_error_with_its_line(tmp_path: Path) -> N
     loaded = load_requests(file)
     assert [request.index for request in loaded.good] == [0, 5]
     broken, array, bytes_, unknown = (str(rejected.error) for rejected in loaded.rejected)
-    assert broken.startswith(f"{file}, line 3, column 16: got malformed JSON, expected ',' delimiter")
+    assert broken.startswith(f"{file}, line 3, column 15: got malformed JSON, expected ',' delimiter")
     assert array == f'{file}, line 4: request: got [1], expected an object ({{"prompt": "Hello"}})'
     assert bytes_ == f"{file}, line 5: request: got byte 0xff at offset 12, expected JSON in UTF-8"
     assert f"{file}, line 6: request.promt: got unknown key" in unknown

@@ -1,0 +1,43 @@
+"""Writing files so that a full disk is told with the file's name, and no file is half written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError of the block names the file: one of a write, a disk that is full, does not by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """The file; its folder is made."""
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def replace(path: Path, text: Iterable[str]) -> None:
+    """Put a file of these texts in the place of `path` in one step; nothing is left of one that cannot be written.
+
+    Half a surrogate pair is no UTF-8; it is written with a backslash, which is JSON's own escape of it.
+    """
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with naming(path), unfinished.open("w", encoding="utf-8", errors="backslashreplace") as out:
+            out.writelines(text)
+            out.flush()
+            os.fsync(out.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
