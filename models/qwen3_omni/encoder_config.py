@@ -1,0 +1,266 @@
+"""Numbers of the two encoders, and of what prepares pictures, video and sound for them.
+
+Fields have the names of the checkpoint's keys, and the defaults of the published classes: a saved config leaves out
+what equals them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+from attrs import validators as v
+
+from framework.errors import ConfigError, Problem
+from framework.schema import structure
+
+RATE, HOP, FFT = 16_000, 160, 400  # samples a second, between frames of the spectrogram, in one
+STRIDES = 3  # convolutions that halve
+
+# `vision_config` that may be one number or one for each axis.
+_SQUARE = ("patch_size", "temporal_patch_size")
+
+
+@attrs.frozen(kw_only=True)
+class AudioConfig:
+    """The audio encoder: `thinker_config.audio_config`."""
+
+    num_mel_bins: int = 128
+    d_model: int = 1280
+    encoder_layers: int = 32
+    encoder_attention_heads: int = 20
+    encoder_ffn_dim: int = 5120
+    downsample_hidden_size: int = 480
+    output_dim: int = 3584
+    max_source_positions: int = 1500
+    n_window: int = attrs.field(default=50, validator=v.ge(1))
+    n_window_infer: int = 800
+    activation_function: str = "gelu"
+
+    @property
+    def chunk(self) -> int:
+        """Frames of the spectrogram that the convolutions see at once."""
+        return 2 * self.n_window
+
+    @property
+    def window(self) -> int:
+        """Tokens that attend to each other."""
+        return self.n_window_infer // self.chunk * halved(self.chunk)
+
+    @property
+    def bands(self) -> int:
+        """Mel bands that the convolutions leave."""
+        return halved(self.num_mel_bins)
+
+    def tokens(self, frames: int) -> int:
+        """Tokens of a spectrogram of so many frames."""
+        whole, rest = divmod(frames, self.chunk)
+        return whole * halved(self.chunk) + (halved(rest) if rest else 0)
+
+    def problems(self, where: str) -> Iterator[Problem]:
+        if self.activation_function != "gelu":
+            yield Problem(where=f"{where}.activation_function", got=repr(self.activation_function), expected="'gelu'")
+        if self.n_window_infer < self.chunk or self.n_window_infer % self.chunk:
+            expected = f"a multiple of {self.chunk}, twice n_window"
+            yield Problem(where=f"{where}.n_window_infer", got=str(self.n_window_infer), expected=expected)
+
+
+@attrs.frozen(kw_only=True)
+class VisionConfig:
+    """The visual encoder: `thinker_config.vision_config`."""
+
+    depth: int = 27
+    hidden_size: int = 1152
+    intermediate_size: int = 4304
+    num_heads: int = 16
+    in_channels: int = 3
+    patch_size: int = 16
+    temporal_patch_size: int = 2
+    spatial_merge_size: int = attrs.field(default=2, validator=v.ge(1))
+    out_hidden_size: int = 3584
+    num_position_embeddings: int = 2304
+    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
+    hidden_act: str = "gelu_pytorch_tanh"
+    rope_theta: float = 10_000.0
+
+    @property
+    def merge(self) -> int:
+        return self.spatial_merge_size
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def patch_width(self) -> int:
+        return self.in_channels * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def side(self) -> int:
+        """Learned position embeddings in a row."""
+        return round(self.num_position_embeddings**0.5)
+
+    def problems(self, where: str) -> Iterator[Problem]:
+        if self.hidden_act != "gelu_pytorch_tanh":
+            yield Problem(where=f"{where}.hidden_act", got=repr(self.hidden_act), expected="'gelu_pytorch_tanh'")
+        if self.in_channels != 3:
+            yield Problem(where=f"{where}.in_channels", got=str(self.in_channels), expected="3")
+        if self.side**2 != self.num_position_embeddings:
+            got = str(self.num_position_embeddings)
+            yield Problem(where=f"{where}.num_position_embeddings", got=got, expected="a square number")
+        if self.head_dim % 4:
+            yield Problem(where=f"{where}.num_heads", got=f"heads {self.head_dim} wide", expected="a multiple of 4")
+        if any(index >= self.depth for index in self.deepstack_visual_indexes):
+            got = str(list(self.deepstack_visual_indexes))
+            yield Problem(where=f"{where}.deepstack_visual_indexes", got=got, expected=f"layers below {self.depth}")
+
+
+def halved(steps: int) -> int:
+    """Steps that the convolutions leave of so many."""
+    for _ in range(STRIDES):
+        steps = (steps + 1) // 2
+    return steps
+
+
+# --- what stands before the encoders -------------------------------------------------------------------------------
+
+
+# Published beside the weights; newer tools write all three into the last.
+PREPROCESSOR, VIDEO_PREPROCESSOR, PROCESSOR = (
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+)
+
+
+@attrs.frozen(kw_only=True)
+class PixelConfig:
+    """How pictures become patches; the published Qwen2VLImageProcessor.
+
+    Attributes:
+        min_pixels, max_pixels: of a picture after it was resized.
+        image_mean, image_std: of red, green and blue, from 0 to 1.
+    """
+
+    min_pixels: int = 56 * 56
+    max_pixels: int = 28 * 28 * 1280
+    patch_size: int = 14
+    temporal_patch_size: int = 2
+    merge_size: int = 2
+    image_mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
+    image_std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
+
+    @property
+    def block(self) -> int:
+        """Pixels that height and width are multiples of: a token's."""
+        return self.patch_size * self.merge_size
+
+
+@attrs.frozen(kw_only=True)
+class VideoConfig:
+    """Which frames of a video are looked at; the published Qwen2VLVideoProcessor.
+
+    Attributes:
+        fps: frames looked at for a second of video, unless a request says otherwise.
+        min_frames, max_frames: of a video, where it has so many.
+    """
+
+    pixels: PixelConfig
+    fps: float = attrs.field(default=2.0, validator=v.gt(0))
+    min_frames: int = 4
+    max_frames: int = 768
+
+
+# A frame has other limits than a picture, whatever the files say: the published processor gives these itself.
+FRAME_PIXELS = {"min_pixels": 128 * 32 * 32, "max_pixels": 768 * 32 * 32}
+# Settings that the published processors have and that are not implemented in any other way.
+_ONLY_PIXELS = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": 3}
+_ONLY_SOUND = {"sampling_rate": RATE, "hop_length": HOP, "n_fft": FFT, "dither": 0.0, "do_normalize": False}
+
+
+@attrs.frozen(kw_only=True)
+class Preprocessing:
+    """The checkpoint's preprocessor files."""
+
+    picture: PixelConfig
+    video: VideoConfig
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, Mapping[str, Any]], *, mels: int, vision: VisionConfig) -> Preprocessing:
+        """From the content of those files that exist, by name.
+
+        Args:
+            mels: bands that the audio encoder reads.
+
+        Raises:
+            ConfigError: every key malformed, unsupported or at odds with the networks.
+        """
+        old, whole = files.get(PREPROCESSOR, {}), files.get(PROCESSOR, {})
+        picture = {**old, **whole.get("image_processor", {})}
+        video = {**old, **files.get(VIDEO_PREPROCESSOR, {}), **whole.get("video_processor", {})}
+        sound = {**old, **whole.get("feature_extractor", {})}
+        where = PREPROCESSOR if old else PROCESSOR
+        problems = [*_others(picture, _ONLY_PIXELS, where), *_others(sound, {**_ONLY_SOUND, "feature_size": mels}, where)]
+        if not old and "image_processor" not in whole:
+            problems = [Problem(where=PREPROCESSOR, got="no such file", expected="the one published with the weights")]
+            raise ConfigError(problems)
+        sizes = {"patch_size": vision.patch_size, "temporal_patch_size": vision.temporal_patch_size}
+        problems += _others(picture, {**sizes, "merge_size": vision.merge}, where)
+        if problems:
+            raise ConfigError(problems)
+        pixels = _known(PixelConfig, {**picture, **_limits(picture)}, where)
+        frames = attrs.evolve(_known(PixelConfig, video, where), **FRAME_PIXELS)
+        sampling = {key: video[key] for key in ("fps", "min_frames", "max_frames") if video.get(key) is not None}
+        return cls(picture=pixels, video=structure(VideoConfig, {"pixels": frames, **sampling}, where=where))
+
+
+def _limits(picture: Mapping[str, Any]) -> dict[str, Any]:
+    """Pixel limits under the two names that they are published under; the older wins, as it does there."""
+    size = picture.get("size") or {}
+    newer = {"min_pixels": size.get("shortest_edge"), "max_pixels": size.get("longest_edge")}
+    return {key: picture.get(key) or value for key, value in newer.items() if picture.get(key) or value}
+
+
+def encoder_configs(config: Mapping[str, Any], where: str) -> tuple[AudioConfig, VisionConfig]:
+    """Both encoders' numbers out of config.json. Raises ConfigError with everything malformed or unsupported."""
+    thinker = config.get("thinker_config") or {}
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for key, part in (("audio_config", AudioConfig), ("vision_config", VisionConfig)):
+        place = f"{where}.thinker_config.{key}"
+        data = dict(thinker.get(key) or {})
+        if not data:
+            problems.append(Problem(where=place, got="nothing", expected="the encoder's settings"))
+            continue
+        if part is VisionConfig:
+            data |= {name: _one(data[name]) for name in _SQUARE if name in data}
+            data |= {key: value for key, value in (data.get("rope_parameters") or {}).items() if key == "rope_theta"}
+        try:
+            found[key] = _known(part, data, place)
+            problems += found[key].problems(place)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return found["audio_config"], found["vision_config"]
+
+
+def _one(value: Any) -> Any:
+    """A size that may be written once for each axis."""
+    return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
+
+
+def _known(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
+    """`data` as a `cls`, which knows only some of its keys; null is the default."""
+    known = {field.name for field in attrs.fields(cls)}
+    return structure(cls, {key: data[key] for key in data if key in known and data[key] is not None}, where=where)
+
+
+def _others(data: Mapping[str, Any], only: Mapping[str, Any], where: str) -> list[Problem]:
+    """A problem for every key that has not the only value which is supported."""
+    return [
+        Problem(where=f"{where}: {key}", got=repr(data[key]), expected=repr(value))
+        for key, value in only.items()
+        if key in data and data[key] not in (value, None)
+    ]
