@@ -57,8 +57,9 @@ def as_text(sweep: Sweep) -> str:
     from framework.cli.text import columns
     from framework.sweeps.table import text
 
-    faults = [f"{point.name}: {point.error}" for point in sweep.points if point.error]
-    return "\n".join([columns(text(sweep)), *faults])
+    faults = [(point.name, *point.error.splitlines()) for point in sweep.points if point.error]
+    told = [f"{name}: {first}{f' (and {len(more)} more)' if more else ''}" for name, first, *more in faults]
+    return "\n".join([columns(text(sweep)), *told])
 
 
 def after_sweep(folder: Path, cfg: DictConfig) -> None:
@@ -72,7 +73,7 @@ def after_sweep(folder: Path, cfg: DictConfig) -> None:
 
 def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> bool:
     """Let a deployment hear the sweep's speech; returns whether there was any that it had not heard."""
-    from framework.cli.composition import Composer, values_of
+    from framework.cli.composition import Composer, own_folders, values_of
     from framework.cli.config import InferenceConfig
     from framework.cli.inference import deployed, make_executor
     from framework.sweeps.transcripts import missing, transcribe
@@ -83,7 +84,7 @@ def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> bool:
     building.say(f"{deployment} hears {len(cells)} replies")
     folders = [f"paths.{key}='{getattr(paths, key)}'" for key in ("cache", "engines", "weights")]
     given = [f"deployment={deployment}", "build_if_missing=true", "batching=inflight", "batching.size=4", *folders]
-    with Composer("inference", given) as composer:
+    with Composer("inference", given, folders=own_folders(None)) as composer:
         config = structure(InferenceConfig, values_of(composer.compose()), where="")
     with make_executor(config, deployed(config), None) as executor:
         transcribe(sweep, deployment, executor.run)

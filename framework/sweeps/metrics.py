@@ -67,7 +67,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("longest_silence_s", "silence s", "s", "low", "longest stretch of such frames, in seconds", max),
     _metric("clipped_share", "clipped", "share", "low", "samples at full scale"),
     _metric("wer", "wer", "share", "low", "word error rate of what was heard in the speech"),
-    _metric("load_s", "load s", "s", "low", "seconds to open engines; none where they were still open"),
+    _metric("load_s", "load s", "s", "", "seconds to open engines; none where they were still open"),
     _metric("run_s", "run s", "s", "low", "seconds for the requests, without opening engines"),
     _metric("wall_s", "wall s", "s", "low", "seconds for everything"),
 )

@@ -36,7 +36,11 @@ function marked(from, to, gone = false) {
     if (last && last.kind === part.kind) last.text += part.text;
     else joined.push({ ...part });
   }
-  return joined.map(({ text, kind }) => kind ? make(kind, {}, text) : text);
+  return joined.flatMap(({ text, kind }) => {
+    if (!kind) return [text];
+    const space = text.match(/^\s*/)[0];
+    return [space, make(kind, {}, text.slice(space.length))];
+  });
 }
 
 function chosenCells() {
@@ -59,8 +63,8 @@ function showCards() {
 function card(point, cell, place, reference, ownPrompt) {
   const status = cell ? (cell.ok ? "ok" : "failed") : point.status;
   const heading = make("h3", {}, `point ${point.name}`, make("span", { class: `status ${status}` }, status));
-  const given = parameters.map(({ key, short }) => make("li", { title: key }, make("b", {}, short), figure(point.values[key])));
-  const box = make("article", { class: "card", "data-point": point.number }, heading, make("ul", { class: "chips" }, ...given));
+  const settings = parameters.map(({ key, short }) => make("li", { title: key }, make("b", {}, short), given(point.values[key])));
+  const box = make("article", { class: "card", "data-point": point.number }, heading, make("ul", { class: "chips" }, ...settings));
   if (!cell) {
     box.append(make("p", { class: "bad text" }, point.error || "it has no such request"));
     return box;
@@ -77,7 +81,7 @@ function card(point, cell, place, reference, ownPrompt) {
   const numbers = metrics.filter(({ name }) => cell.numbers[name] != null);
   box.append(make("dl", {}, ...numbers.map((metric) => make("div", { title: metric.about },
     make("dt", {}, metric.label), make("dd", {}, figure(cell.numbers[metric.name], metric.unit)))),
-    cell.finish ? make("div", {}, make("dt", {}, "finish"), make("dd", {}, cell.finish)) : null));
+    cell.finish ? make("div", { class: "wide" }, make("dt", {}, "finish"), make("dd", {}, cell.finish)) : null));
   return box;
 }
 

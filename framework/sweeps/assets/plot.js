@@ -24,8 +24,6 @@ function ticks(low, high, count = 5) {
   return found;
 }
 
-function tidy(value) { return String(Number(value.toPrecision(6))); }
-
 function showPlot() {
   if (!$("plot")) return;
   const metric = metrics.find((item) => item.name === $("plot-y").value);
@@ -61,7 +59,7 @@ function showPlot() {
   picture.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
   let free = -Infinity;
   for (const value of values) {
-    const label = figure(value).slice(0, 24), middle = atX(value);
+    const label = given(value).slice(0, 24), middle = atX(value);
     if (middle - 3.5 * label.length < free) continue; // no label over another
     free = middle + 3.5 * label.length + 8;
     picture.append(svg("text", { x: middle, y: height - bottom + 18, "text-anchor": "middle" }, label));
@@ -90,7 +88,7 @@ function showPlot() {
   const legend = make("div", { class: "legend" });
   if (by) {
     legend.append(...groups.map((group, number) => make("span", {},
-      make("i", { style: `background:${COLORS[number % COLORS.length]}` }), `${parameters.find(({ key }) => key === by).short} ${figure(group)}`)));
+      make("i", { style: `background:${COLORS[number % COLORS.length]}` }), `${parameters.find(({ key }) => key === by).short} ${given(group)}`)));
   }
   $("plot").replaceChildren(picture, legend);
 }
@@ -108,8 +106,7 @@ function dot(point, metric, cx, cy, color) {
 }
 
 function describe(point) {
-  const given = parameters.map(({ key, short }) => `${short} ${figure(point.values[key])}`).join(", ");
-  return given || point.name;
+  return parameters.map(({ key, short }) => `${short} ${given(point.values[key])}`).join(", ") || point.name;
 }
 
 const tip = make("div", { id: "tip", role: "tooltip", hidden: true });

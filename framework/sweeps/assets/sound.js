@@ -17,11 +17,14 @@ function address(sound) {
 
 function clock(seconds) { return `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`; }
 
+// All waveforms have one scale, so that a quiet one looks quiet.
+const loudest = Math.max(1, ...data.cells.map((cell) => cell.sound ? Math.max(...cell.sound.wave.map(Math.abs)) : 0));
+
 function wave(values) {
   const half = values.length / 2, upper = [], lower = [];
   for (let i = 0; i < half; i++) {
-    lower.push(`${i},${50 - Math.min(values[2 * i], -1) / 2}`);
-    upper.push(`${i},${50 - Math.max(values[2 * i + 1], 1) / 2}`);
+    lower.push(`${i},${50 - 48 * Math.min(values[2 * i] / loudest, -0.02)}`);
+    upper.push(`${i},${50 - 48 * Math.max(values[2 * i + 1] / loudest, 0.02)}`);
   }
   const shape = `M${upper.join("L")}L${lower.reverse().join("L")}Z`;
   return svg("svg", { viewBox: `0 0 ${Math.max(1, half - 1)} 100`, preserveAspectRatio: "none", "aria-hidden": "true" },

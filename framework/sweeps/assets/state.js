@@ -36,6 +36,11 @@ function figure(value, unit = "") {
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3);
 }
 
+// A value of a setting, as it was given.
+function given(value) { return typeof value === "number" ? tidy(value) : figure(value); }
+
+function tidy(value) { return String(Number(value.toPrecision(6))); }
+
 // ---- what is shown ---------------------------------------------------------------------------------------------
 
 const parameters = data.parameters;
@@ -79,10 +84,10 @@ function columns() {
   const word = (key) => rowsOf[state.rows].some((row) => typeof row.values[key] === "string");
   return [
     { key: "name", label: "point", word: true },
-    ...parameters.map(({ key, short }) => ({ key, label: short, title: key, word: word(key) })),
+    ...parameters.map(({ key, short }) => ({ key, label: short, title: key, word: word(key), given: true })),
     ...(state.rows === "request" ? [{ key: "request", label: "request" }] : []),
     { key: "status", label: "status", word: true },
-    ...(state.rows === "point" ? [{ key: "ok", label: "ok" }, { key: "requests", label: "of" }] : []),
+    ...(state.rows === "point" && requests.length > 1 ? [{ key: "ok", label: "ok" }, { key: "requests", label: "of" }] : []),
     ...metrics.map((metric) => ({ ...metric, key: metric.name, label: metric.label, title: metric.about })),
     { key: "finish", label: "finish", word: true },
     ...(state.rows === "request" ? [{ key: "reply", label: "reply", word: true, long: true }] : []),
@@ -93,7 +98,7 @@ function columns() {
 // ---- head ------------------------------------------------------------------------------------------------------
 
 function chips(entries) {
-  return entries.map(([key, value]) => make("li", { title: key }, make("b", {}, key), figure(value)));
+  return entries.map(([key, value]) => make("li", { title: key }, make("b", {}, key), given(value)));
 }
 
 function showHead() {

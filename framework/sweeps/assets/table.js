@@ -66,7 +66,8 @@ function sortBy(key) {
 function best(rows, column) {
   const values = rows.map((row) => row.values[column.key]).filter((value) => typeof value === "number");
   if (!column.better || new Set(values).size < 2) return null;
-  return column.better === "high" ? Math.max(...values) : Math.min(...values);
+  const top = column.better === "high" ? Math.max(...values) : Math.min(...values);
+  return values.filter((value) => value === top).length <= values.length / 2 ? top : null; // what most have is no merit
 }
 
 function showTableBody() {
@@ -81,7 +82,7 @@ function showTableBody() {
     line.addEventListener("click", (event) => { if (event.target !== tick) toggle(row.id); });
     for (const column of shown) {
       const value = row.values[column.key];
-      const text = figure(value, column.unit);
+      const text = column.given ? given(value) : figure(value, column.unit);
       const classes = [column.word ? "word" : "", column.long ? "long" : "", value != null && value === tops.get(column.key) ? "best" : ""];
       const content = column.key === "status" ? make("span", { class: `status ${value}` }, text) : text;
       line.append(make("td", { class: classes.join(" ").trim(), title: column.long ? text : null, "data-key": column.key }, content));
