@@ -78,6 +78,11 @@ def cached_file(source: Source, cache: Path | None = None) -> Path:
     return _folder(source, cache) / (source.file or os.path.commonpath([PurePosixPath(f).parent for f in source.files]))
 
 
+def cached(source: Source, cache: Path | None = None) -> bool:
+    """Whether every file is there; their sums are not taken, which needs seconds."""
+    return all((_folder(source, cache) / file).is_file() for file in source.sums)
+
+
 def _folder(source: Source, cache: Path | None) -> Path:
     return (cache or cache_folder()) / f"{source.package}-{source.version}"
 

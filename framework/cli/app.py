@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -20,10 +21,10 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import run_job
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from framework.cli.arguments import prepare
-from framework.cli.composition import Composer, key_of, values_of
+from framework.cli.composition import Composer, key_of, own_folders, values_of
 from framework.errors import ConfigError, MultistageError, Problem
 
 
@@ -36,6 +37,7 @@ class Run:
         overrides: as they were given.
         sweep: whether it is one job of a sweep.
         choices: what was chosen of each config group.
+        command: what a shell runs to do this again.
         notes: what the task adds to the record of the run (`framework.sweeps.record`).
     """
 
@@ -43,6 +45,7 @@ class Run:
     overrides: tuple[str, ...]
     sweep: bool
     choices: Mapping[str, str] = attrs.field(factory=dict)
+    command: str = ""
     notes: dict[str, Any] = attrs.field(factory=dict)
 
 
@@ -111,33 +114,36 @@ def complain(error: Exception) -> None:
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-def _dispatch(command: str, task: Task, argv: Sequence[str], keeps_folder: Callable[[DictConfig], bool], sweep_end: SweepEnd) -> int:
+def _dispatch(
+    command: str, task: Task, argv: Sequence[str], keeps_folder: Callable[[DictConfig], bool], sweep_end: SweepEnd
+) -> int:
     parser = get_args_parser()
     args = parser.parse_intermixed_args(prepare(argv))
     if args.experimental_rerun:
         problem = Problem(where="--experimental-rerun", got="a pickled run", expected="nothing: pickles can run code")
         raise ConfigError(problem)
     overrides = list(args.overrides)
-    if args.config_dir:
-        folder = Path(args.config_dir).absolute()
-        if not folder.is_dir():
-            raise ConfigError(Problem(where="--config-dir", got=repr(args.config_dir), expected="a folder"))
-        overrides.append(f"hydra.searchpath=['file://{folder}']")
     config_dir = Path(args.config_path) if args.config_path else None
-    with Composer(args.config_name or command, overrides, config_dir=config_dir) as composer:
+    folders = own_folders(args.config_dir)
+    options = [f"--config-dir={args.config_dir}"] if args.config_dir else []
+    with Composer(args.config_name or command, overrides, config_dir=config_dir, folders=folders) as composer:
         if _answered(composer, parser, args):
             return 0
+        if "list_deployments=true" in overrides:  # which composes by itself
+            return _list_deployments(composer)
         if args.multirun or any(key_of(override) == "hydra.mode" for override in overrides):
-            return _sweep(composer, task, sweep_end)
+            return _sweep(composer, task, sweep_end, options)
         cfg = composer.compose()
         if cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment can be a sweep
-            return _sweep(composer, task, sweep_end)
+            return _sweep(composer, task, sweep_end, options)
+        if cfg.get("list_deployments"):
+            return _list_deployments(composer)
         if cfg.get("explain"):
             from framework.cli.explain import origins, table
 
             print(table(origins(composer, values_of(cfg))))
             return 0
-        return _run(composer, cfg, task, keeps_folder(cfg))
+        return _run(composer, cfg, task, keeps_folder(cfg), argv)
 
 
 def _answered(composer: Composer, parser: argparse.ArgumentParser, args: argparse.Namespace) -> bool:
@@ -159,15 +165,27 @@ def _answered(composer: Composer, parser: argparse.ArgumentParser, args: argpars
     return True
 
 
-def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool) -> int:
+def _list_deployments(composer: Composer) -> int:
+    from framework.cli.listing import deployments, overview
+
+    print(overview(deployments(composer)))
+    return 0
+
+
+def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool, argv: Sequence[str]) -> int:
+    command = _shell(composer.command, argv)
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.mode = RunMode.RUN
         if not keep:
             cfg.hydra.run.dir, cfg.hydra.output_subdir = ".", None
+        elif "${now:" in str(OmegaConf.to_container(cfg.hydra.run, resolve=False)):  # no name that the user has chosen
+            from framework.cli.folder import own
+
+            cfg.hydra.run.dir = str(own(Path(cfg.hydra.run.dir)))
     callbacks = Callbacks(cfg)
     callbacks.on_run_start(config=cfg, config_name=cfg.hydra.job.config_name)
     job = run_job(
-        task_function=lambda task_cfg: guarded(lambda: _job(task, task_cfg, keep=keep, sweep=False)),
+        task_function=lambda task_cfg: guarded(lambda: _job(task, task_cfg, command, keep=keep, sweep=False)),
         config=cfg,
         job_dir_key="hydra.run.dir",
         job_subdir_key=None,
@@ -178,7 +196,7 @@ def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool) -> int:
     return int(job.return_value)
 
 
-def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd) -> int:
+def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd, options: Sequence[str]) -> int:
     """The worst exit status of the jobs."""
     from framework.cli.loaded import process
     from framework.cli.sweeping import sweep
@@ -187,7 +205,8 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd) -> int:
         hydra_cfg = HydraConfig.get()
         print(f"[{hydra_cfg.job.num}] {' '.join(hydra_cfg.overrides.task)}", file=sys.stderr, flush=True)
         try:
-            return told(lambda: _job(task, task_cfg, keep=True, sweep=True))
+            command = _shell(composer.command, [*options, *hydra_cfg.overrides.task])
+            return told(lambda: _job(task, task_cfg, command, keep=True, sweep=True))
         except Exception:  # a bug of ours: the other jobs shall still run
             traceback.print_exc()
             return 1
@@ -200,13 +219,19 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd) -> int:
     return max(codes, default=0)
 
 
-def _job(task: Task, cfg: DictConfig, *, keep: bool, sweep: bool) -> int:
+def _shell(command: str, arguments: Sequence[str]) -> str:
+    """What a shell runs to do the same again, from any folder."""
+    return f"cd {shlex.quote(os.getcwd())}\n{shlex.join([f'multistage-{command}', *arguments])}"
+
+
+def _job(task: Task, cfg: DictConfig, command: str, *, keep: bool, sweep: bool) -> int:
     hydra_cfg = HydraConfig.get()
     run = Run(
         folder=Path(hydra_cfg.runtime.output_dir) if keep else None,
         overrides=tuple(hydra_cfg.overrides.task),
         sweep=sweep,
         choices=dict(hydra_cfg.runtime.choices),
+        command=command,
     )
     if run.folder is None:
         return task(values_of(cfg), run)

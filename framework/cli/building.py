@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,27 @@ def checkpoint(config: BuildConfig) -> Path:
     if config.model_dir is not None:
         return config.model_dir.expanduser()
     if config.deployment.source is None:
-        hint = "model_dir=CHECKPOINT, or a preset with weights: deployment=smollm2"
+        hint = config.deployment.needs or "model_dir=CHECKPOINT, or a preset with weights: deployment=smollm2"
         raise ConfigError(Problem(where="model_dir", got="nothing", expected="a checkpoint to build", hint=hint))
     return fetch_weights(config.deployment, config.paths)
 
 
 def build(config: BuildConfig, prefixes: tuple[str, ...] = PREFIXES) -> Graph | str:
-    """Build the engines and write their graph, or only the graph; a text says why there is no graph."""
+    """Build the engines and write their graph, or only the graph; a text says why there is no graph.
+
+    While another process builds into the same folder this one waits, and says for whom.
+    """
+    with _alone(engine_dir(config)):
+        return _build(config, prefixes)
+
+
+def _alone(folder: Path) -> AbstractContextManager[None]:
+    from framework.engines.folder import claimed
+
+    return claimed(folder, waiting=lambda who: say(f"waiting: {who} is building {folder}"))
+
+
+def _build(config: BuildConfig, prefixes: tuple[str, ...]) -> Graph | str:
     from framework.build import builder
 
     target, families_table = engine_dir(config), families(config.families, prefixes)
@@ -120,13 +135,37 @@ def _no_options_of_one(config: BuildConfig) -> None:
 
 
 def _stale(config: BuildConfig, folder: Path, backend: Any) -> str | None:
+    from framework.build import builder
+
+    if config.deployment.parts:
+        _no_options_of_one(config)
+        return stale_preset(config.deployment, folder, backend)
+    return builder.stale(folder, options=config.build.options, backend=backend)
+
+
+def stale_preset(deployment: Deployment, folder: Path, backend: Any) -> str | None:
+    """Why the folder does not hold what the preset would build for this backend, in words; None when it does."""
     from framework.build import builder, joining
 
-    if not config.deployment.parts:
-        return builder.stale(folder, options=config.build.options, backend=backend)
-    _no_options_of_one(config)
-    parts = {name: part.options for name, part in config.deployment.parts.items()}
+    if not deployment.parts:
+        return builder.stale(folder, options=deployment.options, backend=backend)
+    parts = {name: part.options for name, part in deployment.parts.items()}
     return joining.stale_part(parts, folder, backend=backend)
+
+
+def has_graph(folder: Path) -> bool:
+    return (folder / FILE_NAME).is_file()
+
+
+def _built_here(config: BuildConfig, folder: Path, prefixes: tuple[str, ...]) -> bool:
+    """Build what is missing; False when another process has built it while this one waited for it."""
+    with _alone(folder):
+        if has_graph(folder):
+            return False
+        found = _build(config, prefixes)
+    if isinstance(found, str):
+        raise ConfigError(Problem(where="build_if_missing", got=f"no graph: {found}", expected="a graph to run"))
+    return True
 
 
 def ensure_built(config: BuildConfig, folder: Path, build_missing: bool, prefixes: tuple[str, ...] = PREFIXES) -> None:
@@ -135,17 +174,14 @@ def ensure_built(config: BuildConfig, folder: Path, build_missing: bool, prefixe
     Raises ConfigError when there are none to run, or when those that are there were built with other options than the
     ones given for building: which of the two was meant cannot be known.
     """
-    if not (folder / FILE_NAME).is_file():
-        if not build_missing:
-            deployment = config.deployment
-            known = config.model_dir is not None or deployment.source is not None or bool(deployment.parts)
-            hint = "build_if_missing=true builds them" if known else "multistage-build makes them"
-            got = f"{str(folder)!r}, which has no graph" if folder.is_dir() else f"{str(folder)!r}, which is not there"
-            raise ConfigError(Problem(where="engine_dir", got=got, expected="a folder of engines", hint=hint))
-        found = build(config, prefixes)
-        if isinstance(found, str):
-            raise ConfigError(Problem(where="build_if_missing", got=f"no graph: {found}", expected="a graph to run"))
-    elif build_missing:
+    if not has_graph(folder) and not build_missing:
+        known = config.model_dir is not None or config.deployment.source is not None or bool(config.deployment.parts)
+        hint = "build_if_missing=true builds them" if known else "multistage-build makes them"
+        got = f"{str(folder)!r}, which has no graph" if folder.is_dir() else f"{str(folder)!r}, which is not there"
+        raise ConfigError(Problem(where="engine_dir", got=got, expected="a folder of engines", hint=hint))
+    if not build_missing:
+        return
+    if has_graph(folder) or not _built_here(config, folder, prefixes):
         reason = _stale(config, folder, safe_instantiate(config.backend, "backend", prefixes))
         if reason is not None:
             hint = "multistage-build with the same settings builds them again"

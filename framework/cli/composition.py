@@ -6,6 +6,7 @@ the same `Hydra` object, so that nothing of Hydra is missing.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,11 +23,17 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
-from framework.cli.arguments import from_text
+from framework.cli.arguments import from_text, quote
+from framework.cli.instances import PREFIXES, target_problems
 from framework.errors import ConfigError, Problem, closest, nearest
 
 CONF = "conf"  # the package of this distribution that holds the YAML
+CONFIG_DIR = "MULTISTAGE_CONFIG_DIR"  # folders of the user's own, as in PATH
+# What Hydra instantiates itself, and what it may: a preset from anywhere must not name other code.
+_INSTANTIATED = ("callbacks", "launcher", "sweeper")
+_HYDRAS_OWN = ("hydra.", "hydra_plugins.", *PREFIXES)
 
 # `${conf:requests/questions.json}` is a file beside the YAML, wherever that is installed.
 OmegaConf.register_new_resolver("conf", lambda name: str(resources.files(CONF) / name), replace=True)
@@ -39,16 +46,27 @@ class Composer:
         command: root config, e.g. `inference`.
         overrides: as Hydra's grammar has them (`framework.cli.arguments.prepare`).
         config_dir: used in place of our `conf`.
+        folders: presets of the user's own, beside ours (`own_folders`).
 
     Attributes:
         mode: MULTIRUN composes what the jobs of a sweep share; an override with several values is then none of it.
     """
 
-    def __init__(self, command: str, overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        command: str,
+        overrides: Sequence[str] = (),
+        *,
+        config_dir: Path | None = None,
+        folders: Sequence[Path] = (),
+    ) -> None:
         self.command = command
         self._folder: Any = config_dir or resources.files(CONF)
-        self.overrides = list(overrides)
+        search = ",".join(quote(f"file://{folder}") for folder in folders)
+        self.overrides = [*([f"hydra.searchpath=[{search}]"] if search else []), *overrides]
         self.mode = RunMode.RUN
+        self._outer = GlobalHydra.instance().hydra  # of a run in the middle of which something else is composed
+        GlobalHydra.instance().clear()
         self._context = (
             initialize_config_dir(str(config_dir.absolute()), job_name=command, version_base="1.3")
             if config_dir
@@ -67,22 +85,41 @@ class Composer:
 
     def __exit__(self, *exception: Any) -> None:
         self._context.__exit__(*exception)
+        GlobalHydra.instance().hydra = self._outer
 
-    def compose(self) -> DictConfig:
+    def compose(self, more: Sequence[str] = ()) -> DictConfig:
         """The config with its `hydra` node, interpolations unresolved.
+
+        Args:
+            more: overrides after those of the composer.
 
         Raises ConfigError with every override that does not fit.
         """
-        with self.plain_errors():
-            return self._compose(self.overrides)
+        overrides = [*self.overrides, *more]
+        with self.plain_errors(overrides):
+            cfg = self._compose(overrides)
+        nodes = {name: OmegaConf.to_container(cfg.hydra[name], resolve=False) for name in _INSTANTIATED}
+        problems = [p for name, node in nodes.items() for p in target_problems(node, f"hydra.{name}", _HYDRAS_OWN)]
+        if problems:
+            raise ConfigError(problems)
+        return cfg
+
+    def options(self, group: str) -> list[str]:
+        """What may be chosen of a config group, the user's own among them."""
+        loader: Any = self.hydra.config_loader
+        found = loader.get_group_options(group, config_name=self.command, overrides=self.overrides)
+        return [str(name) for name in found]
 
     @contextmanager
-    def plain_errors(self) -> Iterator[None]:
+    def plain_errors(self, overrides: Sequence[str] | None = None) -> Iterator[None]:
         """What Hydra raises while the block runs, as a ConfigError."""
+        given = self.overrides if overrides is None else overrides
         try:
             yield
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(problems_of(error, self.overrides, self._compose)[0]) from error
+            raise ConfigError(problems_of(error, given, self._compose)[0]) from error
+        except MarkedYAMLError as error:
+            raise ConfigError(_malformed(error)) from error
 
     def help(self) -> str:
         """`hydra.help.template` of the command, with its groups and the commented settings of its root config."""
@@ -91,7 +128,8 @@ class Composer:
         text = (self._folder / f"{self.command}.yaml").read_text("utf-8")
         # What stands above is the defaults list, which the groups show; its last line chooses this very help.
         settings = text.partition("override hydra/help")[2].partition("\n\n")[2]
-        groups = hydra.format_config_groups(lambda group: group.partition("/")[0] != "hydra")
+        named = [group for group in hydra.list_all_config_groups() if group.partition("/")[0] != "hydra"]
+        groups = "\n".join(f"{group}: {', '.join(self.options(group))}" for group in named) + "\n"
         return Template(cfg.hydra.help.template).safe_substitute(GROUPS=groups, SETTINGS=settings)
 
     def _compose(self, overrides: list[str]) -> DictConfig:
@@ -102,6 +140,40 @@ class Composer:
             from_shell=True,
             with_log_configuration=False,
         )
+
+
+def own_folders(given: str | None) -> list[Path]:
+    """Folders of presets of the user's own: the one of `--config-dir`, then those of $MULTISTAGE_CONFIG_DIR.
+
+    Raises ConfigError for one that is no folder, and for a file whose name is taken: the other would never be read.
+    """
+    variable = os.environ.get(CONFIG_DIR, "")
+    named = [("--config-dir", given or ""), *((CONFIG_DIR, name) for name in variable.split(os.pathsep))]
+    problems, folders, taken = list[Problem](), list[Path](), dict[str, Any]()
+    for where, name in named:
+        folder = Path(name).expanduser().absolute()
+        if not name or folder in folders:
+            continue
+        if not folder.is_dir():
+            problems.append(Problem(where=where, got=repr(name), expected="a folder"))
+            continue
+        folders.append(folder)
+        for path in sorted(folder.rglob("*.yaml")):
+            key = path.relative_to(folder).as_posix()
+            other = taken.setdefault(key, resources.files(CONF) / key)
+            if other.is_file():
+                expected = "a name of its own" if str(other).startswith(str(folder)) else f"another name than {other}"
+                problems.append(Problem(where=where, got=str(path), expected=expected))
+            taken[key] = path
+    if problems:
+        raise ConfigError(problems)
+    return folders
+
+
+def _malformed(error: MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else "config"
+    return Problem(where=place, got="malformed YAML", expected=str(error.problem or error.context))
 
 
 def problems_of(

@@ -31,6 +31,7 @@ class Deployment:
     """See `conf/deployment/none.yaml`."""
 
     description: str = ""
+    needs: str = ""
     size: str = ""
     source: Source | None = None
     model_dir: Path | None = None
@@ -155,6 +156,7 @@ class InferenceConfig(BuildConfig):
 
     validate_config: bool = False
     list_voices: bool = False
+    list_deployments: bool = False
     dump_profile: bool = False
 
 

@@ -8,7 +8,9 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 from framework.errors import ConfigError, Problem
@@ -59,6 +61,21 @@ def building(folder: Path, *, needed: int | None = None, keep_subfolders: bool =
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def claimed(folder: Path, *, waiting: Callable[[str], None] = lambda who: None) -> Iterator[None]:
+    """Be the only process that looks what `folder` lacks and builds it; also of those that do not build at once.
+
+    The claim goes with its process, however that ends.
+
+    Args:
+        waiting: called once when another process has it, with who that is ("process 123 on host, since 12:34:56").
+    """
+    folder = Path(os.path.abspath(folder))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.parent / f".{folder.name}.claim", waiting):
+        yield
+
+
 def _ours(folder: Path) -> None:
     """Raise ConfigError for a place where a build would destroy what somebody else put there."""
     hint = "name a folder that is not there yet"
@@ -106,16 +123,27 @@ def fingerprint(paths: Iterable[Path]) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, waiting: Callable[[str], None] = lambda who: None) -> Iterator[None]:
+    told = False
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                waiting(os.pread(handle, 200, 0).decode(errors="replace") or "another process")
+                told = True
+            fcntl.flock(handle, fcntl.LOCK_EX)
         # The holder before us removed the file it had locked: lock the one that stands there now.
         with contextlib.suppress(FileNotFoundError):
             if os.fstat(handle).st_ino == path.stat().st_ino:
                 break
         os.close(handle)
     try:
+        os.truncate(handle, 0)
+        os.pwrite(
+            handle, f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%H:%M:%S},".encode(), 0
+        )
         yield
     finally:
         path.unlink(missing_ok=True)

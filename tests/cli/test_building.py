@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +128,79 @@ def test_options_of_one_checkpoint_are_refused_for_several(action: str, tmp_path
 def test_without_engines_the_way_to_them_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="build_if_missing=true builds them"):
         building.ensure_built(joined(tmp_path), tmp_path / "engines", False)
+
+
+# --- two that want the same build --------------------------------------------------------------------------------
+
+HOLDER = (
+    "import sys, time\n"
+    "from pathlib import Path\n"
+    "from framework.engines.folder import claimed\n"
+    "with claimed(Path(sys.argv[1])):\n"
+    "    print('claimed', flush=True)\n"
+    "    time.sleep(60)\n"
+)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has claimed the folder `engines`."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "engines")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None and process.stdout.readline() == "claimed\n"
+        yield process
+        process.kill()
+
+
+def test_two_runs_that_want_the_same_build_wait_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(building, "say", lines.append)
+    config = joined(tmp_path)
+    with ThreadPoolExecutor() as pool:  # a lock of flock() parts threads as it does processes
+        runs = [pool.submit(building.ensure_built, config, tmp_path / "engines", True) for _ in range(2)]
+        [run.result() for run in runs]
+    assert sum(line == "llm:" for line in lines) == 1, "built once"
+    waiting = [line for line in lines if line.startswith("waiting: ")]
+    assert len(waiting) == 1 and re.search(rf"process {os.getpid()} on .+ is building {tmp_path}/engines", waiting[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "engines"], "no lock is left behind"
+
+
+def test_a_killed_builder_holds_nobody_up(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(line: str) -> None:
+        lines.append(line)
+        if line.startswith("waiting: "):
+            holder.kill()
+
+    lines: list[str] = []
+    monkeypatch.setattr(building, "say", told)
+    building.ensure_built(joined(tmp_path), tmp_path / "engines", True)
+    assert f"process {holder.pid} on " in lines[0]
+    assert (tmp_path / "engines" / FILE_NAME).is_file()
+
+
+def test_a_missing_build_that_cannot_be_had_says_why(tmp_path: Path) -> None:
+    config = configured("deployment=qwen3_tts_0_6b", f"paths.cache={tmp_path}")
+    with pytest.raises(ConfigError) as raised:
+        building.ensure_built(config, tmp_path / "engines", True)
+    expected = "model_dir: got nothing, expected a checkpoint to build (model_dir=CHECKPOINT, the official folder of"
+    assert str(raised.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "command"),
+    [
+        (["deployment=smollm2"], "multistage-build deployment=smollm2 backend=cuda engine_dir=/e/x_cuda"),
+        (["model_dir=/a b"], "multistage-build model_dir='/a b' backend=cuda engine_dir=/e/x_cuda"),
+        (
+            ["deployment=qwen3_tts_0_6b"],
+            "multistage-build deployment=qwen3_tts_0_6b model_dir=CHECKPOINT backend=cuda engine_dir=/e/x_cuda",
+        ),
+    ],
+)
+def test_the_command_that_builds_for_another_backend(overrides: list[str], command: str) -> None:
+    preset = next((o.partition("=")[2] for o in overrides if o.startswith("deployment=")), "none")
+    choices = {"deployment": preset, "backend": "cuda"}
+    assert building.command(configured(*overrides), choices, Path("/e/x")) == command

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from framework.cli.composition import Composer, values_of
+from framework.cli.composition import CONFIG_DIR, Composer, own_folders, values_of
 from framework.cli.explain import origins, table
 from framework.errors import ConfigError
 
@@ -48,14 +49,59 @@ def test_an_interpolation_that_leads_nowhere() -> None:
     assert "engine_dir: got Interpolation key 'nowhere' not found" in str(raised.value)
 
 
-def test_presets_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "sampling").mkdir()
-    (tmp_path / "sampling" / "mine.yaml").write_text("defaults: [default]\ntop_k: 3\n")
-    with Composer("inference", [f"hydra.searchpath=['file://{tmp_path}']", "sampling=mine"]) as composer:
+# --- presets of the user's own ---------------------------------------------------------------------------------------
+
+
+def write(folder: Path, **presets: str) -> Path:
+    """Presets, `group__name="text"`."""
+    for place, text in presets.items():
+        path = folder / f"{place.replace('__', '/')}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_presets_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cold = "defaults: [default, _self_]\ntop_k: 3\n"
+    mine = "defaults: [smollm2, _self_]\nengine_dir: /engines/mine\n"
+    one, other = write(tmp_path / "it's one", sampling__cold=cold), write(tmp_path / "other", deployment__mine=mine)
+    monkeypatch.setenv(CONFIG_DIR, f"{other}{os.pathsep}{one}")
+    folders = own_folders(str(one))
+    assert folders == [one, other]
+    with Composer("inference", ["sampling=cold", "deployment=mine"], folders=folders) as composer:
         values = values_of(composer.compose())
         sources = {origin.key: origin.source for origin in origins(composer, values)}
-    assert values["sampling"]["top_k"] == 3
-    assert sources["sampling.top_k"] == f"{tmp_path}/sampling/mine.yaml"
+        assert re.search(r"sampling: .*cold, .*greedy", composer.help())
+    assert (values["sampling"]["top_k"], values["engine_dir"]) == (3, "/engines/mine")
+    assert sources["sampling.top_k"] == f"{one}/sampling/cold.yaml"
+    assert sources["build.precision"] == "conf/deployment/smollm2.yaml via ${deployment.build.precision}"
+
+
+def test_folders_that_would_go_wrong_silently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = write(tmp_path / "one", sampling__greedy="top_k: 1\n", sampling__mine="top_k: 1\n")
+    two = write(tmp_path / "two", sampling__mine="top_k: 2\n")
+    monkeypatch.setenv(CONFIG_DIR, f"{one}{os.pathsep}{two}{os.pathsep}{tmp_path / 'none'}")
+    with pytest.raises(ConfigError) as raised:
+        own_folders(None)
+    taken, twice, missing = raised.value.problems
+    assert taken.got == f"{one}/sampling/greedy.yaml" and taken.expected.endswith("conf/sampling/greedy.yaml")
+    assert (twice.got, twice.expected) == (f"{two}/sampling/mine.yaml", f"another name than {one}/sampling/mine.yaml")
+    assert str(missing) == f"{CONFIG_DIR}: got '{tmp_path}/none', expected a folder"
+
+
+def test_a_preset_of_ones_own_names_no_code_but_ours(tmp_path: Path) -> None:
+    text = "# @package _global_\nhydra: {callbacks: {mine: {_target_: shutil.copytree}}}\n"
+    folder = write(tmp_path, experiment__mine=text)
+    with Composer("inference", ["experiment=mine"], folders=[folder]) as composer, pytest.raises(ConfigError) as raised:
+        composer.compose()
+    assert 'hydra.callbacks.mine._target_: got "shutil.copytree", expected a path below hydra' in str(raised.value)
+
+
+def test_a_preset_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:
+    folder = write(tmp_path, sampling__mine="defaults: [default\ntop_k: 3\n")
+    with Composer("inference", ["sampling=mine"], folders=[folder]) as composer, pytest.raises(ConfigError) as raised:
+        composer.compose()
+    assert re.match(rf"{tmp_path}/sampling/mine.yaml, line 2, column 6: got malformed YAML", str(raised.value))
 
 
 def test_explain_names_the_file_the_override_and_the_interpolation() -> None:
