@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
+from framework.engines.passes.moe import NOTE, Mixture
 from framework.nn.layers import GatedMLP
 
 
@@ -21,7 +22,7 @@ class Experts(nn.Module):
         """x [n, hidden], share [n, experts] (zero for experts not chosen) -> [n, hidden].
 
         Every expert sees every token in three batched products: a node count that does not grow with the number
-        of experts. A backend with a grouped kernel replaces this block by it.
+        of experts. A backend with a grouped kernel replaces this block by it (`framework.engines.passes.moe`).
         """
         x = op.Unsqueeze(x, [0])  # [1, n, hidden]
         gate = op.MatMul(x, op.Transpose(self.gate_proj, perm=[0, 2, 1]))  # [experts, n, intermediate]
@@ -58,13 +59,26 @@ class MoE(nn.Module):
 
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         flat = op.Reshape(x, [-1, self.hidden])  # [n, hidden]
+        logits = self.gate(op, flat)  # [n, experts]
         # The router decides in fp32: ties broken by rounding would send tokens to other experts.
-        probability = op.Softmax(op.Cast(self.gate(op, flat), to=ir.DataType.FLOAT), axis=-1)  # [n, experts]
+        probability = op.Softmax(op.Cast(logits, to=ir.DataType.FLOAT), axis=-1)
         best, index = op.TopK(probability, [self.top_k], axis=-1, _outputs=2)
         if self.norm_topk:
             best = op.Div(best, op.ReduceSum(best, [-1], keepdims=1))
         share = op.ScatterElements(op.Mul(probability, 0.0), index, best, axis=1)  # zero but for the chosen
-        return op.Reshape(self.experts(op, flat, op.CastLike(share, flat)), op.Shape(x))
+        y = self.experts(op, flat, op.CastLike(share, flat))
+        experts = self.experts
+        y.producer().meta[NOTE] = Mixture(
+            x=flat,
+            logits=logits,
+            share=share,
+            gate=experts.gate_proj,
+            up=experts.up_proj,
+            down=experts.down_proj,
+            top_k=self.top_k,
+            norm_topk=self.norm_topk,
+        )
+        return op.Reshape(y, op.Shape(x))
 
 
 class SharedMoE(MoE):

@@ -20,9 +20,19 @@ def for_backend(name: str) -> list[Pass]:
     if name == "cpu":
         from framework.engines.passes.attention import fuse_attention
         from framework.engines.passes.conv import widen_convolutions
+        from framework.engines.passes.flash import tile_attention
+        from framework.engines.passes.moe import group_experts
         from framework.engines.passes.norm import fuse_skip_norm
         from framework.engines.passes.pack import pack_siblings
         from framework.engines.passes.weights import store_weights
 
-        return [widen_convolutions, pack_siblings, fuse_attention, fuse_skip_norm, store_weights]
+        return [
+            group_experts,
+            widen_convolutions,
+            pack_siblings,
+            fuse_attention,
+            tile_attention,
+            fuse_skip_norm,
+            store_weights,
+        ]
     return []

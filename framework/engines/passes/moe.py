@@ -1,0 +1,189 @@
+"""Mixtures of experts -> ONNX Runtime's grouped kernels: each token costs its own experts alone.
+
+`MoE` in fp32, which also routes; `QMoE` for experts of 4 and 8 bits. The standard form computes all experts for every
+token; `framework.nn.MoE` notes on its last node what stands behind it (`Mixture`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+import onnx_ir as ir
+
+from framework.engines.passes.rewrite import Graph, Node, Tensor, Value, initializer, remove_unused, take_over
+from framework.engines.passes.weights import BLOCK, Array, Quantised, carry_over, pack, round_blocks
+from framework.engines.pieces import Piece, PiecedTensor, pieces_of
+
+DOMAIN = "com.microsoft"
+NOTE = "mixture"  # key of a node's `meta`
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Mixture:
+    """A mixture of gated MLPs: sum of share * down(silu(gate(x)) * up(x)) over each token's experts.
+
+    Attributes:
+        x: [n, hidden].
+        logits: [n, experts], the router's.
+        share: float32 [n, experts], zero but for the `top_k` chosen.
+        gate, up: initializers [experts, intermediate, hidden].
+        down: initializer [experts, hidden, intermediate].
+        norm_topk: whether the chosen experts' probabilities are scaled to sum to one.
+    """
+
+    x: Value
+    logits: Value
+    share: Value
+    gate: Value
+    up: Value
+    down: Value
+    top_k: int
+    norm_topk: bool
+
+
+def group_experts(model: ir.Model) -> ir.Model:
+    """Rewrite every mixture of fp32; comes before the passes that change what it is made of."""
+    graph = model.graph
+    bits = {"int4": 4, "int8": 8}.get(model.metadata_props.get("precision", ""), 0)
+    found = [node for node in graph if NOTE in node.meta and node.outputs[0].dtype in (None, ir.DataType.FLOAT)]
+    for node in found:
+        mixture: Mixture = node.meta[NOTE]
+        whole = mixture.gate.shape[1] % BLOCK == 0 and mixture.gate.shape[2] % BLOCK == 0
+        grouped = _quantised(graph, mixture, bits) if bits and whole else _plain(graph, mixture)
+        graph.insert_before(node, grouped)
+        take_over(node.outputs[0], grouped.outputs[0])
+    if found:
+        graph.opset_imports[DOMAIN] = 1
+        remove_unused(graph)
+    return model
+
+
+def _settings(mixture: Mixture) -> dict[str, Any]:
+    # silu(gate) * up, the rows of both interleaved, without the clamps and the bias of other models' kind
+    activation = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
+    return {"k": mixture.top_k, **activation}
+
+
+def _plain(graph: Graph, mixture: Mixture) -> Node:
+    gate, up = mixture.gate.const_value, mixture.up.const_value
+    pieces = [partial(_interleaved, *pair) for pair in zip(pieces_of(gate), pieces_of(up), strict=True)]
+    both = PiecedTensor(pieces, gate.dtype, (gate.shape[0], 2 * gate.shape[1], gate.shape[2]))
+    values = [initializer(graph, _packed_name(mixture), both), None, mixture.down]
+    settings = {**_settings(mixture), "normalize_routing_weights": int(mixture.norm_topk)}
+    return ir.node("MoE", [mixture.x, mixture.logits, *values], settings, domain=DOMAIN)
+
+
+def _quantised(graph: Graph, mixture: Mixture, bits: int) -> Node:
+    gate, up, down = (_experts(value.const_value, bits) for value in (mixture.gate, mixture.up, mixture.down))
+    both = [partial(_interleaved_blocks, *pair) for pair in zip(gate, up, strict=True)]
+    first = _stored(graph, _packed_name(mixture), both, 2 * mixture.gate.shape[1], mixture.gate.shape[2], bits)
+    second = _stored(graph, mixture.down.name, down, mixture.down.shape[1], mixture.down.shape[2], bits)
+    inputs = [
+        *(mixture.x, mixture.share),
+        *(first[0], first[1], None),
+        *(second[0], second[1], None),
+        *(None, None, None),
+        *(first[2], second[2], None),
+        mixture.share,  # chosen by it and weighted by it: its zeros are never chosen, or add nothing
+    ]
+    settings = {
+        **_settings(mixture),
+        "normalize_routing_weights": 0,
+        "expert_weight_bits": bits,
+        "block_size": BLOCK,
+        "accuracy_level": 4,
+    }
+    return ir.node("QMoE", inputs, settings, domain=DOMAIN)
+
+
+def _packed_name(mixture: Mixture) -> str:
+    return f"{mixture.gate.name}+{mixture.up.name.rsplit('.', 1)[-1]}"
+
+
+def _interleaved(gate: Piece, up: Piece) -> Array:
+    """[experts, n, k] twice -> [experts, 2n, k], a row of one and a row of the other."""
+    rows = np.stack([gate(), up()], axis=2)
+    return rows.reshape(len(rows), -1, rows.shape[-1])
+
+
+Blocks = Callable[[], Quantised]  # those of one expert
+
+
+def _interleaved_blocks(gate: Blocks, up: Blocks) -> Quantised:
+    a, b = gate(), up()
+    fields = ("quants", "scales", "zeros")
+    pairs = {name: np.stack([getattr(a, name), getattr(b, name)], axis=1) for name in fields}
+    return Quantised(**{name: pair.reshape(-1, pair.shape[-1]) for name, pair in pairs.items()})
+
+
+def _experts(tensor: Tensor, bits: int) -> Sequence[Blocks]:
+    """The blocks of each expert; those of the checkpoint where it has them and they fit."""
+    experts, n, k = (int(dim) for dim in tensor.shape)
+    blocks = tensor.meta["blocks"]() if "blocks" in tensor.meta else None
+    carried = carry_over(_as_rows(blocks, k), bits) if blocks is not None else None
+    if carried is not None and carried.offsets is None:
+        return [partial(_rows, carried, n * expert, n * (expert + 1)) for expert in range(experts)]
+    pieces = pieces_of(tensor)
+    if len(pieces) != experts:
+        pieces = [partial(tensor.numpy().__getitem__, expert) for expert in range(experts)]
+    return [partial(_rounded, piece, (n, k), bits) for piece in pieces]
+
+
+def _rounded(piece: Piece, shape: tuple[int, int], bits: int) -> Quantised:
+    return round_blocks(piece().reshape(shape).astype(np.float32), bits)
+
+
+def _rows(weight: Quantised, start: int, stop: int) -> Quantised:
+    rows = slice(start, stop)
+    return Quantised(quants=weight.quants[rows], scales=weight.scales[rows], zeros=weight.zeros[rows])
+
+
+def _as_rows(blocks: Any, k: int) -> Any:
+    mins = None if blocks.mins is None else blocks.mins.reshape(-1, k // BLOCK)
+    return attrs.evolve(
+        blocks, quants=blocks.quants.reshape(-1, k), scales=blocks.scales.reshape(-1, k // BLOCK), mins=mins
+    )
+
+
+def _stored(graph: Graph, name: str, experts: Sequence[Blocks], n: int, k: int, bits: int) -> list[Value]:
+    """Quants, scales and zero points of all experts as initializers; made together, while the first is written."""
+    parts = [_Parts(blocks, bits) for blocks in experts]
+    columns = k // BLOCK
+    shapes = {
+        f"q{bits}": (ir.DataType.UINT8, k * bits // 8, [part.quants for part in parts]),
+        "scale": (ir.DataType.FLOAT, columns, [part.scales for part in parts]),
+        "zero": (ir.DataType.UINT8, -(-columns * bits // 8), [part.zeros for part in parts]),
+    }
+    return [
+        initializer(graph, f"{name}.{suffix}", PiecedTensor(pieces, dtype, (len(parts), n, width)))
+        for suffix, (dtype, width, pieces) in shapes.items()
+    ]
+
+
+class _Parts:
+    """The three tensors of one expert. Scales and zero points are kept from when the quants are made until they are
+    taken themselves; who asks out of order has them made again."""
+
+    def __init__(self, blocks: Blocks, bits: int) -> None:
+        self._blocks, self._bits = blocks, bits
+        self._kept: dict[str, Array] = {}
+
+    def quants(self) -> Array:
+        made = self._blocks()
+        self._kept = {"scales": made.scales, "zeros": pack(made.zeros, self._bits)}
+        return pack(made.quants, self._bits)[None]
+
+    def scales(self) -> Array:
+        return self._take("scales")[None]
+
+    def zeros(self) -> Array:
+        return self._take("zeros")[None]
+
+    def _take(self, name: str) -> Array:
+        if name not in self._kept:
+            self.quants()
+        return self._kept.pop(name)
