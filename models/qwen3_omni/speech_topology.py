@@ -3,21 +3,141 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from framework.build.checkpoint import Checkpoint
 from framework.build.family import BuildOptions, Component
-from models.qwen3_omni.talker_config import vocoder_config
+from framework.errors import ConfigError, Problem
+from framework.graph.model import Input, Port, Source, Stage
+from models.qwen3_omni.talker_config import OmniSpeechConfig, vocoder_config
 from models.qwen3_tts.codec_config import MAX_FRAMES, VOCODER_FILE, VocoderConfig
-from models.qwen3_tts.codec_topology import VOCODER, kept
+from models.qwen3_tts.codec_topology import VOCODER, code2wav_stage, kept
 
-CODE2WAV = "code2wav."  # prefix of its weights
+TALKER, PROJECTION = "talker", "hidden_projection"
+COMPONENTS = frozenset({TALKER, PROJECTION, VOCODER})
+TOKENIZER = "tokenizer.json"
+WEIGHTS = "code2wav."  # prefix of the vocoder's
+# Settings of the talker stage, and what generation_config.json calls them.
+SETTINGS = {
+    "temperature": "talker_temperature",
+    "top_k": "talker_top_k",
+    "top_p": "talker_top_p",
+    "repetition_penalty": "talker_repetition_penalty",
+    "max_generate_length": "talker_max_new_tokens",
+}
+
+
+def speech_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Component]:
+    """`talker`, `hidden_projection` and `code2wav`; nothing for a checkpoint that cannot speak.
+
+    Raises ConfigError for one that cannot be read.
+    """
+    if not speaks(checkpoint):
+        return []
+    config = _config(checkpoint)
+    files = checkpoint.tokenizer_files()
+    if TOKENIZER not in files:
+        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
+    # The last call of a row may write up to a whole chunk behind its last token.
+    capacity = options.max_kv_cache_capacity + options.prefill_chunk
+    talker = Component(
+        name=TALKER,
+        artifact=TALKER,
+        model=lambda dtype: _talker(config, checkpoint, options, capacity, dtype),
+        states={"history": "history.next"}
+        | {
+            f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
+            for layer in range(config.talker.layers)
+            for kind in ("key", "value")
+        },
+        caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk, "media": options.prefill_chunk},
+        opt={"tokens": 1, "media": 1},
+        files={**files, "config.json": json.dumps(checkpoint.config, indent=2).encode()},
+    )
+    projection = Component(
+        name=PROJECTION,
+        artifact=PROJECTION,
+        model=lambda dtype: _projection(config, checkpoint, dtype),
+        states={},
+        caps={"rows": options.prefill_chunk},
+    )
+    return [talker, projection, _vocoder(checkpoint, options)]
+
+
+def speaks(checkpoint: Checkpoint) -> bool:
+    return bool(checkpoint.config.get("enable_audio_output", True)) and "talker_config" in checkpoint.config
+
+
+def accept_layer(checkpoint: Checkpoint) -> int:
+    """The thinker's layer whose states the talker reads."""
+    return _config(checkpoint).accept_layer
+
+
+def speech_stages(
+    components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+) -> tuple[Stage, ...]:
+    """The stages behind a thinker; none where talker or vocoder were not built."""
+    if TALKER not in components or VOCODER not in components:
+        return ()
+    talker = _talker_stage(components, checkpoint, options)
+    return (talker, code2wav_stage(components[VOCODER], options))
+
+
+def _talker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None) -> Stage:
+    """With the checkpoint's own sampling, and its first voice, as its defaults."""
+    generation = checkpoint.generation_config
+    settings: dict[str, Any] = {"prefill_builder": "segments", "code_predictor_artifact": "."}
+    settings |= {name: generation[official] for name, official in SETTINGS.items() if official in generation}
+    if generation.get("talker_do_sample") is False:
+        settings["temperature"] = 0.0
+    settings["speaker"] = _config(checkpoint).default_speaker
+    if PROJECTION in components:
+        settings["projection_artifact"] = f"../{components[PROJECTION]}"
+    return Stage(
+        id=TALKER,
+        runner="qwen3_omni.talker",
+        artifact=components[TALKER],
+        kind="autoregressive",
+        inputs=(
+            Input(name="hidden", source=Source("thinker", "accept_hidden")),
+            Input(name="text_ids", source=Source("thinker", "text")),
+            Input(name="voice", source=Source("request", "voice"), on_missing="skip"),
+        ),
+        emits=(Port(id="codes", kind="codec", transport="chunk_stream"),),
+        max_batch=options.max_batch_size if options else 1,
+        max_seq=options.max_kv_cache_capacity if options else 0,
+        config=settings,
+    )
+
+
+def _config(checkpoint: Checkpoint) -> OmniSpeechConfig:
+    return OmniSpeechConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
+
+
+def _talker(config: OmniSpeechConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
+    from models.qwen3_omni.talker_network import AnswerSpeech
+    from models.qwen3_omni.talker_weights import talker_weights
+
+    network = AnswerSpeech(config, capacity=capacity, dtype=dtype, candidates=options.candidates or 0)
+    weights = talker_weights(_shapes(network), config, checkpoint, where=f"{checkpoint.path}: {TALKER}")
+    return _exported(network, weights, dtype, TALKER)
+
+
+def _projection(config: OmniSpeechConfig, checkpoint: Checkpoint, dtype: str) -> Any:
+    from models.qwen3_omni.talker_network import MediaProjection
+    from models.qwen3_omni.talker_weights import projection_weights
+
+    network = MediaProjection(config, dtype=dtype)
+    weights = projection_weights(_shapes(network), checkpoint, where=f"{checkpoint.path}: {PROJECTION}")
+    return _exported(network, weights, dtype, PROJECTION)
 
 
 def _vocoder(checkpoint: Checkpoint, options: BuildOptions) -> Component:
     from models.qwen3_omni.code2wav import Code2WavNetwork, late
 
     config = vocoder_config(checkpoint.config, where=f"{checkpoint.path}: config")
+    # Only states' names are wanted here.
     states = {state.name: f"{state.name}.next" for state in Code2WavNetwork(config, dtype="float32").histories}
     return Component(
         name=VOCODER,
@@ -31,11 +151,22 @@ def _vocoder(checkpoint: Checkpoint, options: BuildOptions) -> Component:
 
 
 def _vocoder_model(config: VocoderConfig, checkpoint: Checkpoint, dtype: str) -> Any:
-    from framework.nn import export
     from models.qwen3_omni.code2wav import Code2WavNetwork
     from models.qwen3_tts.codec_weights import codec_weights
 
     network = Code2WavNetwork(config, dtype=dtype)
     where = f"{checkpoint.path}: {VOCODER}"
-    weights = codec_weights(network, checkpoint, prefix=CODE2WAV, where=where, unused=("thinker.*", "talker.*"))
-    return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=VOCODER)
+    weights = codec_weights(network, checkpoint, prefix=WEIGHTS, where=where, unused=("thinker.*", "talker.*"))
+    return _exported(network, weights, dtype, VOCODER)
+
+
+def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
+    from framework.nn import shape_of
+
+    return {name: shape_of(p) for name, p in network.named_parameters() if p.const_value is None}
+
+
+def _exported(network: Any, weights: dict[str, Any], dtype: str, name: str) -> Any:
+    from framework.nn import export
+
+    return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=name)

@@ -38,6 +38,15 @@ class OmniSpeechConfig(SpeechConfig):
     media: frozenset[int]
 
     @property
+    def text_rows(self) -> int:
+        """Rows of the table of texts: its last one, of zeros, is for what is no text."""
+        return self.text_vocab + 1
+
+    @property
+    def no_text(self) -> int:
+        return self.text_vocab
+
+    @property
     def default_speaker(self) -> str:
         return DEFAULT_SPEAKER if DEFAULT_SPEAKER in self.speakers else next(iter(self.speakers), "")
 
@@ -74,7 +83,9 @@ class OmniSpeechConfig(SpeechConfig):
             raise ConfigError(problems)
         outer = parts["text_config"]
         assert outer.moe is not None
-        moe = attrs.evolve(outer.moe, shared=text["shared_expert_intermediate_size"])
+        # Every layer is a mixture, whatever the config says of others.
+        shared = text["shared_expert_intermediate_size"]
+        moe = attrs.evolve(outer.moe, shared=shared, dense_layers=frozenset())
         return cls(
             talker=attrs.evolve(outer, moe=moe, tied=False),
             predictor=attrs.evolve(parts["code_predictor_config"], tied=False),

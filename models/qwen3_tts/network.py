@@ -222,6 +222,8 @@ class Talker(nn.Module):
 class TextTalker(Talker):
     """One that reads text ids; a voice may be given as a vector."""
 
+    model: TalkerModel
+
     def __init__(self, config: TTSConfig, *, capacity: int, dtype: str, candidates: int = 0) -> None:
         super().__init__(config, TalkerModel(config), capacity=capacity, dtype=dtype, candidates=candidates)
         self.text_projection = Projection(config.text_hidden, config.text_hidden, config.talker.hidden)

@@ -22,6 +22,7 @@ AUTO = "auto"
 CHINESE = "chinese"
 Row = tuple[int, Sequence[int]]
 Message = Mapping[str, Any]
+Float32 = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -34,7 +35,7 @@ class Reference:
         text: what is said in it; "" when not known.
     """
 
-    vector: np.ndarray[Any, np.dtype[np.float32]]
+    vector: Float32
     codes: np.ndarray[Any, np.dtype[np.int32]] | None = None
     text: str = ""
 
@@ -47,15 +48,38 @@ class Prompt:
         text: int64 [tokens].
         codes: int64 [tokens, groups].
         trailing: text ids of the frames that follow, one each; after them it is the padding id.
-        vector: the voice to put in place of `SPEAKER`, float32 [hidden]; None when there is none.
         spoken: text tokens to be said.
+        vector: the voice to put in place of `SPEAKER`, float32 [hidden]; None when there is none.
+        features: float32 [tokens, hidden], added to rows of media; None when there are none.
+        positions: float32 [3, tokens], rotary positions; None where they are the tokens' places.
     """
 
     text: np.ndarray[Any, np.dtype[np.int64]]
     codes: np.ndarray[Any, np.dtype[np.int64]]
-    trailing: tuple[int, ...]
-    vector: np.ndarray[Any, np.dtype[np.float32]] | None
-    spoken: int
+    trailing: tuple[int, ...] = ()
+    spoken: int = 0
+    vector: Float32 | None = None
+    features: Float32 | None = None
+    positions: Float32 | None = None
+
+
+@attrs.define(eq=False)
+class Script:
+    """What one request says, as far as it is known.
+
+    Attributes:
+        prompt: None while what it is made of has not all come.
+        trailing: text ids of the frames that follow it, one each.
+        ended: nothing comes after them; then it is the padding id.
+        spoken: text tokens among them and in the prompt.
+        details: for the request's result.
+    """
+
+    prompt: Prompt | None = None
+    trailing: list[int] = attrs.Factory(list)
+    ended: bool = False
+    spoken: int = 0
+    details: dict[str, Any] = attrs.Factory(dict)
 
 
 class TTSProcessor:
@@ -90,7 +114,7 @@ class TTSProcessor:
         config, codec = self.config, self.config.codec
         ids = self._encode(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")
         spoken = ids[3:-5]  # without what stands around it, as the package cuts it
-        speaker = self.speaker(voice) if voice else SPEAKER if reference is not None else None
+        speaker = speaker_id(voice, config.speakers) if voice else SPEAKER if reference is not None else None
         marks = [*self._language(language, voice), *([] if speaker is None else [speaker]), codec.pad]
         rows = [self._row(id_) for id_ in self._encode(f"<|im_start|>user\n{instruct}<|im_end|>\n") if instruct]
         rows += [self._row(id_) for id_ in ids[:3]]
@@ -114,16 +138,6 @@ class TTSProcessor:
             vector=None if reference is None else reference.vector,
             spoken=len(spoken),
         )
-
-    def speaker(self, voice: str) -> int:
-        """Id of a voice, by its name in any case or by the id. Raises StageError listing the voices."""
-        speakers = self.config.speakers
-        if voice.lower() in speakers:
-            return speakers[voice.lower()]
-        if voice.isdecimal() and int(voice) in speakers.values():
-            return int(voice)
-        expected = f"one of {', '.join(speakers)}" if speakers else "nothing: this checkpoint has no voices of its own"
-        raise StageError(Problem(where="voice", got=repr(voice), expected=expected, hint=_meant(voice, speakers)))
 
     def _language(self, language: str, voice: str) -> list[int]:
         """The marks that say the language; a voice with a dialect speaks it where others speak Chinese."""
@@ -154,6 +168,16 @@ class TTSProcessor:
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
+
+
+def speaker_id(voice: str, speakers: Mapping[str, int]) -> int:
+    """Id of a voice, by its name in any case or by the id. Raises StageError listing the voices."""
+    if voice.lower() in speakers:
+        return speakers[voice.lower()]
+    if voice.isdecimal() and int(voice) in speakers.values():
+        return int(voice)
+    expected = f"one of {', '.join(speakers)}" if speakers else "nothing: this checkpoint has no voices of its own"
+    raise StageError(Problem(where="voice", got=repr(voice), expected=expected, hint=_meant(voice, speakers)))
 
 
 def text_of(messages: Sequence[Message]) -> str:

@@ -27,6 +27,7 @@ CANDIDATES = (1, 64, 256, 1024)  # numbers of best codes a call may look at, bef
 # Frames that a text takes: about 4 a token. Twice as many must fit into the cache; after three times as many, and some
 # for a pause, the talker has lost its way.
 FITTING, MOST, PAUSE = 8, 12, 75
+PREDICTOR = {"temperature": 0.9, "top_p": 1.0}  # what the code predictor does where nothing is said
 
 
 @attrs.frozen(kw_only=True)
@@ -65,8 +66,8 @@ class TalkerConfig:
     top_k: int = attrs.field(default=50, validator=v.ge(0))
     min_p: float = attrs.field(default=0.0, validator=[v.ge(0.0), v.le(1.0)])
     repetition_penalty: float = attrs.field(default=1.05, validator=v.gt(0.0))
-    cp_temperature: float = attrs.field(default=0.9, validator=v.ge(0.0))
-    cp_top_p: float = attrs.field(default=1.0, validator=[v.gt(0.0), v.le(1.0)])
+    cp_temperature: float = attrs.field(default=PREDICTOR["temperature"], validator=v.ge(0.0))
+    cp_top_p: float = attrs.field(default=PREDICTOR["top_p"], validator=[v.gt(0.0), v.le(1.0)])
     cp_top_k: int = attrs.field(default=50, validator=v.ge(0))
     cp_min_p: float = attrs.field(default=0.0, validator=[v.ge(0.0), v.le(1.0)])
     bucket: int = attrs.field(default=0, validator=v.ge(0))
@@ -74,10 +75,6 @@ class TalkerConfig:
 
     def talker(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in (*SETTINGS, "repetition_penalty", "max_generate_length")}
-
-    def code_predictor(self, talker: Sampling) -> dict[str, Any]:
-        """Defaults beside a talker that chooses as `talker` says."""
-        return {name: getattr(self, f"cp_{name}") for name in SETTINGS}
 
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p")
@@ -232,7 +229,7 @@ class Talker(Runner):
 
     def _sampling(self, row: Row, where: str) -> tuple[Sampling, Sampling]:
         talker = row.request.sampling_for("talker", self.config.talker(), stage=self.stage.id)
-        given = {"repetition_penalty": 1.0, **self.config.code_predictor(talker)}
+        given = {"repetition_penalty": 1.0, **self._predictor(talker)}
         predictor = row.request.sampling_for("code_predictor", given)
         problems = []
         if predictor.repetition_penalty != 1.0 or predictor.logit_bias:
@@ -252,6 +249,10 @@ class Talker(Runner):
         if problems:
             raise StageError(problems)
         return talker, predictor
+
+    def _predictor(self, talker: Sampling) -> dict[str, Any]:
+        """Defaults of the code predictor, beside a talker that chooses as `talker` says."""
+        return {name: getattr(self.config, f"cp_{name}") for name in SETTINGS}
 
     def _begin(self, speech: _Speech) -> None:
         """Take a prompt that is there. Raises StageError for one that is too long, and for a text known to its end that
@@ -322,7 +323,7 @@ class Talker(Runner):
         # A row in between that has nothing to do gets anything, at a place of the cache that its next call overwrites.
         rows = [self._speeches.get(index) for index in range(start, stop)]
         pad, other = self._tts.text_pad, speaking[0]
-        text = np.array([[speech.text(pad) if speech in speaking else pad] for speech in rows], np.int64)
+        text = np.array([[speech.text(pad) if speech else pad] for speech in rows], np.int64)
         codes = np.stack([speech.last if speech else other.last for speech in rows])[:, None]
         positions = np.zeros((3, len(rows), 1), np.float32)
         for speech in speaking:

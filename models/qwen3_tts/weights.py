@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from framework.build.checkpoint import Checkpoint
-from framework.build.weights import load_weights
-from models.qwen3_tts.config import TTSConfig
+from framework.build.weights import Names, load_weights
+from framework.engines.pieces import PiecedTensor, pieces_of
+from models.qwen3_tts.config import SpeechConfig, TTSConfig
 
 CODES = "talker.codes.weight"
 FIRST_TABLE = "talker.model.codec_embedding.weight"
@@ -18,27 +19,33 @@ IGNORED = ("speaker_encoder.*", "*.rotary_emb.inv_freq")  # the first is an engi
 def talker_weights(
     parameters: Mapping[str, Sequence[int]], config: TTSConfig, checkpoint: Checkpoint, *, where: str
 ) -> dict[str, Any]:
-    """Tensors for the parameters of `network.Speech`; the tables are put below each other when they are saved.
+    """Tensors for the parameters of `network.TextSpeech`.
 
     Raises:
         ConfigError: every weight missing, left over or of another shape.
     """
+    return speech_weights(parameters, config, checkpoint, ignore=IGNORED, where=where)
+
+
+def speech_weights(
+    parameters: Mapping[str, Sequence[int]],
+    config: SpeechConfig,
+    checkpoint: Checkpoint,
+    *,
+    names: Mapping[str, Names] | None = None,
+    ignore: Collection[str],
+    where: str,
+) -> dict[str, Any]:
+    """As `load_weights`, with the tables of codes put below each other when they are saved."""
     width = config.talker.hidden
     tables = {FIRST_TABLE: (config.talker.vocab, width)}
     tables |= {GROUP_TABLE.format(group): (config.predictor.vocab, width) for group in range(config.groups - 1)}
     own = {name: shape for name, shape in parameters.items() if name != CODES}
-    weights = load_weights({**own, **tables}, checkpoint, ignore=IGNORED, where=where)
+    weights = load_weights({**own, **tables}, checkpoint, names=names, ignore=ignore, where=where)
     return {**{name: weights[name] for name in own}, CODES: _below([weights[name] for name in tables])}
 
 
-def _below(tensors: Sequence[Any]) -> Any:
-    import numpy as np
-    import onnx_ir as ir
-
+def _below(tensors: Sequence[Any]) -> PiecedTensor:
+    pieces = [piece for tensor in tensors for piece in pieces_of(tensor)]
     rows = sum(int(tensor.shape[0]) for tensor in tensors)
-    return ir.LazyTensor(
-        lambda: ir.tensor(np.concatenate([tensor.numpy() for tensor in tensors])),
-        dtype=tensors[0].dtype,
-        shape=ir.Shape((rows, *tensors[0].shape[1:])),
-        name=CODES,
-    )
+    return PiecedTensor(pieces, tensors[0].dtype, (rows, *tensors[0].shape.numpy()[1:]), CODES)

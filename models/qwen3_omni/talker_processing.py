@@ -1,0 +1,171 @@
+"""What a Qwen3-Omni talker reads of a conversation, and of the answer while it is being written.
+
+Reference: `generate` of transformers' Qwen3OmniMoeForConditionalGeneration, which adds up embeddings where this counts
+ids. It reads the turns of the user, then nine rows that begin the answer; everything else that was said, it does not
+hear of. Every further token of the answer goes beside a frame of sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from framework.errors import Problem, StageError
+from framework.execution.payloads import HiddenChunk, TextChunk
+from models.qwen3_omni.talker_config import OmniSpeechConfig
+from models.qwen3_tts.config import NOTHING
+from models.qwen3_tts.processing import Prompt, Script
+
+Float32 = np.ndarray[Any, np.dtype[np.float32]]
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+PRECEDING = 3  # tokens of the answer's turn before its text: the mark, `assistant` and a line break
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Conversation:
+    """A prompt as the thinker was fed it.
+
+    Attributes:
+        ids: int64 [tokens].
+        positions: float32 [3, tokens].
+        hidden: float32 [media tokens, thinker's hidden], of the placeholders alone, in order.
+    """
+
+    ids: Int64
+    positions: Float32
+    hidden: Float32
+
+    @classmethod
+    def of(cls, chunks: Sequence[HiddenChunk], count: int, media: frozenset[int]) -> Conversation:
+        """The first `count` tokens of the chunks, at least one."""
+        ids = np.concatenate([chunk.ids for chunk in chunks])
+        counted = np.broadcast_to(np.arange(len(ids), dtype=np.float32), (3, len(ids)))
+        given = [chunk.positions for chunk in chunks]
+        known = [positions for positions in given if positions is not None]
+        positions = np.concatenate(known, axis=1) if len(known) == len(given) else counted
+        seen = [np.isin(chunk.ids, list(media)) for chunk in chunks]
+        hidden = [np.asarray(c.values[here], np.float32) for c, here in zip(chunks, seen, strict=True) if here.any()]
+        width = chunks[0].values.shape[-1]
+        return cls(
+            ids=ids[:count],
+            positions=positions[:, :count],
+            hidden=np.concatenate(hidden) if hidden else np.zeros((0, width), np.float32),
+        )
+
+
+class Answer(Script):
+    """A script that grows as the answer is written.
+
+    Args:
+        config: of the checkpoint.
+        speaker: id of the voice.
+        ends: token ids with which an answer ends.
+        stops: whether the request has strings that end the answer: tokens are then spoken only when their text is
+            sure to be part of it.
+    """
+
+    def __init__(
+        self, config: OmniSpeechConfig, speaker: int, *, ends: frozenset[int], stops: bool, where: str
+    ) -> None:
+        super().__init__()
+        self._config, self._speaker, self._where = config, speaker, where
+        self._ends, self._stops = ends, stops
+        self.words: list[int] = []  # tokens of the answer so far
+        self._unsure: list[int] = []
+        self._fed: list[HiddenChunk] = []  # until the prompt is made
+        self._written = 0  # tokens, those that end the answer too
+
+    def hear(self, fed: Sequence[HiddenChunk], text: Sequence[TextChunk], *, last: bool) -> None:
+        """Take what the thinker was fed and what it wrote; `last`: nothing follows."""
+        if self.prompt is None:
+            self._fed += fed
+        for chunk in text:
+            self._written += len(chunk.ids)
+            for token in chunk.ids:
+                if token in self._ends:
+                    self._say()
+                    self.ended = True
+                elif not self.ended:
+                    self._unsure.append(token)
+            if chunk.text or not self._stops:
+                self._say()
+        self.ended = self.ended or last
+        self._follow()
+
+    def _say(self) -> None:
+        self.words += self._unsure
+        self._unsure.clear()
+
+    def _follow(self) -> None:
+        """Text of the frames behind the prompt, as far as it is known: all but the first word, then the end."""
+        self.spoken = len(self.words)
+        self.trailing = self.words[1:] + ([self._config.text_eos] if self.ended else [])
+
+    @property
+    def startable(self) -> bool:
+        """Whether the prompt can be made: it ends with the answer's first word."""
+        return self.prompt is None and self._written > 0 and bool(self.words or self.ended)
+
+    def begin(self, project: Any) -> None:
+        """Make the prompt of what was fed, unless the answer has no words; `project` gives rows float32 [n, hidden] of
+        states [n, thinker's hidden].
+
+        Raises StageError where there is no turn to answer in.
+        """
+        config = self._config
+        # The token written last has not been fed.
+        count = sum(len(chunk.ids) for chunk in self._fed) - (self._written - 1)
+        talk = Conversation.of(self._fed, count, config.media)
+        starts = [*np.flatnonzero(talk.ids == config.im_start).tolist(), len(talk.ids)]
+        roles = [int(talk.ids[at + 1]) if at + 1 < len(talk.ids) else -1 for at in starts[:-1]]
+        turns = list(zip(roles, starts[:-1], starts[1:], strict=True))
+        own = [start for role, start, _ in turns if role == config.assistant]
+        if not own:
+            expected = "a prompt that ends with the assistant's turn, which the speech begins with"
+            hint = "leave add_generation_prompt and apply_chat_template on"
+            raise StageError(Problem(where=self._where, got="no assistant turn", expected=expected, hint=hint))
+        opening = talk.ids[own[-1] :].tolist()
+        words = opening[PRECEDING:] + self.words  # the prompt may begin the answer
+        if words:
+            self.words = words
+            asked = [slice(start, stop) for role, start, stop in turns if role == config.user]
+            self.prompt = self._rows(talk, asked, opening[:PRECEDING], project)
+            self._fed.clear()
+            self._follow()
+
+    def _rows(self, talk: Conversation, asked: Sequence[slice], opening: Sequence[int], project: Any) -> Prompt:
+        config = self._config
+        rows = np.concatenate([np.arange(part.start, part.stop) for part in asked] or [np.zeros(0, np.int64)])
+        ids = talk.ids[rows]
+        media = np.isin(talk.ids, list(config.media))
+        text = [*np.where(media[rows], config.no_text, ids).tolist(), *opening]
+        codes = [NOTHING] * len(text)
+        codec = config.codec
+        marks = [codec.nothink, codec.think_bos, codec.think_eos, self._speaker, codec.pad, codec.bos]
+        text += [config.text_pad] * (len(marks) - 2) + [config.text_bos, self.words[0]]
+        codes += marks
+        frames = np.full((len(text), config.groups), NOTHING, np.int64)
+        frames[:, 0] = codes
+        positions = features = None
+        if media[rows].any():
+            features = np.zeros((len(text), config.talker.hidden), np.float32)
+            wanted = media[rows]
+            features[: len(rows)][wanted] = project(talk.hidden[np.cumsum(media)[rows][wanted] - 1])
+            positions = np.concatenate([*_moved(talk.positions, asked), np.zeros((3, len(text) - len(rows)))], axis=1)
+            following = positions[:, : len(rows)].max() + 1 + np.arange(len(text) - len(rows))
+            positions[:, len(rows) :] = following
+            positions = positions.astype(np.float32)
+        return Prompt(text=np.array(text, np.int64), codes=frames, features=features, positions=positions)
+
+
+def _moved(positions: Float32, parts: Sequence[slice]) -> Iterator[Float32]:
+    """Positions of each part, moved to follow those of the part before: what lies between was left out."""
+    start = 0.0
+    for part in parts:
+        own = positions[:, part]
+        own = own - own[:, :1] + start
+        start = float(own.max()) + 1
+        yield own
