@@ -15,7 +15,6 @@ from models.qwen3_tts.codec_config import MAX_FRAMES, VOCODER_FILE, VocoderConfi
 from models.qwen3_tts.codec_topology import VOCODER, code2wav_stage, kept
 
 TALKER, PROJECTION = "talker", "hidden_projection"
-COMPONENTS = frozenset({TALKER, PROJECTION, VOCODER})
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "code2wav."  # prefix of the vocoder's
 # Settings of the talker stage, and what generation_config.json calls them.
@@ -29,12 +28,10 @@ SETTINGS = {
 
 
 def speech_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Component]:
-    """`talker`, `hidden_projection` and `code2wav`; nothing for a checkpoint that cannot speak.
+    """`talker`, `hidden_projection` and `code2wav` of a checkpoint with a talker.
 
     Raises ConfigError for one that cannot be read.
     """
-    if not speaks(checkpoint):
-        return []
     config = _config(checkpoint)
     files = checkpoint.tokenizer_files()
     if TOKENIZER not in files:
@@ -63,15 +60,6 @@ def speech_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Com
         caps={"rows": options.prefill_chunk},
     )
     return [talker, projection, _vocoder(checkpoint, options)]
-
-
-def speaks(checkpoint: Checkpoint) -> bool:
-    return bool(checkpoint.config.get("enable_audio_output", True)) and "talker_config" in checkpoint.config
-
-
-def accept_layer(checkpoint: Checkpoint) -> int:
-    """The thinker's layer whose states the talker reads."""
-    return _config(checkpoint).accept_layer
 
 
 def speech_stages(

@@ -43,8 +43,10 @@ class AnswerTalker(Talker):
         self.rotary_axes = constant(mixed_axes(config.sections), "int64")
 
     def rows(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
-        x = op.Add(self.text_rows(op, given["text"]), self.codes(op, given["codes"]))
-        return op.Add(x, op.CastLike(given["features"], x))  # [batch, tokens, hidden]
+        x = self.codes(op, given["codes"])  # [batch, tokens, hidden]
+        # Broadcast here: backends join the last sum with the norm behind it, where both sides must have one shape.
+        x = op.Add(x, op.CastLike(given["features"], x))
+        return op.Add(x, self.text_rows(op, given["text"]))
 
     def places(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> Positions:
         cos, sin = mixed_rotary(op, given["positions"], self.rotary_frequency, self.rotary_axes)

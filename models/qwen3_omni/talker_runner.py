@@ -29,8 +29,8 @@ class TalkerConfig(tts.TalkerConfig):
             conversation and the answer that a thinker writes. "" follows from the stage's inputs.
         wait_for_text: speak when the thinker has written all, not while it writes; the speech is the same.
         projection_artifact: folder of the engine for what the thinker saw and heard, relative to the artifact.
-        cp_temperature, cp_top_p: None is the published class's for the kind of talker; with `segments`, a predictor beside
-            a greedy talker is greedy too.
+        cp_temperature, cp_top_p: None is what the published class for the kind of talker does; with `segments`, a code
+            predictor beside a greedy talker is greedy too.
     """
 
     prefill_builder: Literal["", "tts", "segments"] = attrs.field(default="", validator=v.in_(("", *BUILDERS)))  # type: ignore[assignment]
