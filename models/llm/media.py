@@ -76,10 +76,10 @@ class MediaReader(Protocol):
 
 
 def encoder_folders(artifact: Path, folder: str) -> dict[str, Path]:
-    """The encoders' engines that are there: in `folder` of the artifact, else in it or in its `multimodal`."""
+    """The encoders' engines that are there: below the artifact's `folder` ("" is the artifact) or its `multimodal`."""
     from framework.engines import manifest
 
-    places = [artifact / folder] if folder else [artifact, artifact / "multimodal"]
+    places = [artifact / folder, artifact / folder / "multimodal"]
     found = {}
     for encoder in sorted(set(ENCODERS.values())):
         candidates = [place / encoder for place in places if (place / encoder / manifest.FILE_NAME).is_file()]

@@ -86,8 +86,8 @@ class Features:
 
     Attributes:
         values: [batch, media, hidden]; `media` is `tokens`, or 1 in calls without features.
-        mask: bool [batch, tokens], the tokens whose embedding they replace.
-        deepstack: [levels, batch, media, hidden], added behind the first layers; zero where there is nothing to add.
+        mask: bool [batch, tokens, 1], the tokens whose embedding they replace.
+        deepstack: [levels, batch, media, hidden], added to these tokens behind the first layers.
     """
 
     values: ir.Value
@@ -115,14 +115,15 @@ class Decoder(nn.Module):
     ) -> tuple[list[ir.Value], list[tuple[ir.Value, ir.Value]]]:
         x = self.embed_tokens(op, ids)  # [batch, tokens, hidden]
         if features is not None:
-            x = op.Where(op.Unsqueeze(features.mask, [2]), op.CastLike(features.values, x), x)
+            x = op.Where(features.mask, op.CastLike(features.values, x), x)
         hidden, updated = [x], []
         for index, (layer, (keys, values)) in enumerate(zip(self.layers, caches, strict=True)):
             x, keys, values = layer(op, x, at, keys, values)
             hidden.append(x)  # transformers lists it without what is added here
             updated.append((keys, values))
             if features is not None and features.deepstack is not None and index < self.deepstack:
-                x = op.Add(x, op.CastLike(op.Gather(features.deepstack, index, axis=0), x))
+                more = op.Add(x, op.CastLike(op.Gather(features.deepstack, index, axis=0), x))
+                x = op.Where(features.mask, more, x)
         return [*hidden, self.norm(op, x)], updated
 
 
@@ -210,7 +211,7 @@ class CausalLM(nn.Module):
         ids, past = given["ids"], given["past_lengths"]
         caches = [(given[f"key_cache.{i}"], given[f"value_cache.{i}"]) for i in range(self.config.layers)]
         at = self._positions(op, ids, past, given)
-        hidden, caches = self.model(op, ids, at, caches, _features(given))
+        hidden, caches = self.model(op, ids, at, caches, _features(op, given))
 
         # Only the last real token of each row needs logits.
         last = op.Unsqueeze(op.Sub(given["token_counts"], 1), [1])  # [batch, 1]
@@ -235,10 +236,11 @@ class CausalLM(nn.Module):
         return positions(op, ids, past, capacity=self.capacity, cos=cos, sin=sin, own=True)
 
 
-def _features(given: Mapping[str, ir.Value]) -> Features | None:
+def _features(op: OpBuilder, given: Mapping[str, ir.Value]) -> Features | None:
     if "features" not in given:
         return None
-    return Features(values=given["features"], mask=given["is_feature"], deepstack=given.get("deepstack"))
+    mask = op.Unsqueeze(given["is_feature"], [2])
+    return Features(values=given["features"], mask=mask, deepstack=given.get("deepstack"))
 
 
 def _constant(values: np.ndarray, dtype: str) -> nn.Parameter:

@@ -32,8 +32,8 @@ class BackboneConfig:
     """Settings of `llm.backbone`; the sampling ones are defaults that a run or request overrides.
 
     Attributes:
-        multimodal_artifact: folder of the encoders, audio/ and visual/, relative to the artifact; by default they are
-            looked for in the artifact and in its multimodal/.
+        multimodal_artifact: folder that has the encoders, audio/ and visual/, in it or in its multimodal/; relative to
+            the artifact.
         accept_hidden_layer: decoder layer behind the `accept_hidden` port; -1 is after the final norm. By default it is
             the one that the engine was built with.
         system_prompt: system message of requests that bring none of their own; "" is none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from framework.build.checkpoint import Checkpoint
@@ -13,6 +14,7 @@ from models.llm.config import LLMConfig
 
 NAME = "llm"
 TOKENIZER = "tokenizer.json"
+ENCODED = (("audio", "audio"), ("visual", "image"))  # encoders in front of a backbone, and the field each reads
 
 
 class LLM:
@@ -20,32 +22,7 @@ class LLM:
 
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         config = LLMConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
-        _check_layers(config, options)
-        files = checkpoint.tokenizer_files()
-        if TOKENIZER not in files:
-            raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
-        # The last call of a row may write up to a whole chunk behind its last token.
-        capacity = options.max_kv_cache_capacity + options.prefill_chunk
-        states = {"history": "history.next"} | {
-            f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
-            for layer in range(config.layers)
-            for kind in ("key", "value")
-        }
-        return [
-            Component(
-                name=NAME,
-                artifact=".",
-                model=lambda dtype: _model(config, checkpoint, options, capacity, dtype),
-                states=states,
-                caps={
-                    "batch": options.max_batch_size,
-                    "tokens": options.prefill_chunk,
-                    "candidates": _candidates(config, options) or config.vocab,
-                },
-                opt={"tokens": 1},
-                files=files,
-            )
-        ]
+        return [backbone_component(config, checkpoint, options)]
 
     def topology(
         self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
@@ -58,12 +35,64 @@ class LLM:
         return Topology(stages=(backbone_stage(components, options),), terminals=(Source("thinker", "text"),))
 
 
-def backbone_stage(components: Mapping[str, str], options: BuildOptions | None) -> Stage:
-    """The stage of a backbone and the encoders in front of it."""
+def backbone_component(
+    config: LLMConfig,
+    checkpoint: Checkpoint,
+    options: BuildOptions,
+    *,
+    prefix: str = "",
+    unused: Sequence[str] = (),
+    files: Mapping[str, bytes | Path] | None = None,
+) -> Component:
+    """The engine of a backbone.
+
+    Args:
+        prefix: of its weights' names in the checkpoint.
+        unused: patterns of weights that belong to other engines.
+        files: to lie beside it, with those of the tokenizer.
+    """
+    _check_layers(config, options)
+    tokenizer = checkpoint.tokenizer_files()
+    if TOKENIZER not in tokenizer:
+        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
+    # The last call of a row may write up to a whole chunk behind its last token.
+    capacity = options.max_kv_cache_capacity + options.prefill_chunk
+    states = {"history": "history.next"} | {
+        f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
+        for layer in range(config.layers)
+        for kind in ("key", "value")
+    }
+    return Component(
+        name=NAME,
+        artifact=".",
+        model=lambda dtype: _model(config, checkpoint, options, capacity, dtype, prefix, unused),
+        states=states,
+        caps={
+            "batch": options.max_batch_size,
+            "tokens": options.prefill_chunk,
+            "candidates": _candidates(config, options) or config.vocab,
+            **({"media": options.prefill_chunk} if config.media else {}),
+        },
+        opt={"tokens": 1, **({"media": 1} if config.media else {})},
+        files={**tokenizer, **(files or {})},
+    )
+
+
+def backbone_stage(
+    components: Mapping[str, str],
+    options: BuildOptions | None,
+    *,
+    encoded: Sequence[tuple[str, str]] = ENCODED,
+) -> Stage:
+    """The stage of a backbone and the encoders in front of it.
+
+    Args:
+        encoded: encoders, and a field of the request that each reads.
+    """
     inputs = [Input(name="prompt", source=Source("request", "messages"))]
     inputs += [
         Input(name=field, source=Source("request", field), on_missing="skip")
-        for name, field in (("audio", "audio"), ("visual", "image"))
+        for name, field in encoded
         if name in components
     ]
     emits = [Port(id="text", kind="text", transport="chunk_stream", terminal=True)]
@@ -105,7 +134,15 @@ def _check_layers(config: LLMConfig, options: BuildOptions) -> None:
         raise ConfigError(problems)
 
 
-def _model(config: LLMConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
+def _model(
+    config: LLMConfig,
+    checkpoint: Checkpoint,
+    options: BuildOptions,
+    capacity: int,
+    dtype: str,
+    prefix: str,
+    unused: Sequence[str],
+) -> Any:
     from framework.build.weights import load_weights
     from framework.nn import export, shape_of
     from models.llm.network import CausalLM
@@ -126,8 +163,8 @@ def _model(config: LLMConfig, checkpoint: Checkpoint, options: BuildOptions, cap
     weights = load_weights(
         parameters,
         checkpoint,
-        names=official_names(parameters, checkpoint.tensors.keys()),
-        ignore=(*IGNORED, *(IGNORED_WHEN_TIED if config.tied else ())),
+        names=official_names(parameters, checkpoint.tensors.keys(), prefix),
+        ignore=(*IGNORED, *(IGNORED_WHEN_TIED if config.tied else ()), *unused),
         where=f"{checkpoint.path}: {NAME}",
     )
     return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=NAME)

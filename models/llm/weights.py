@@ -13,13 +13,19 @@ IGNORED = ("*.rotary_emb.inv_freq",)
 IGNORED_WHEN_TIED = ("lm_head.weight",)
 
 
-def official_names(parameters: Mapping[str, Sequence[int]], checkpoint: Collection[str]) -> dict[str, list[str]]:
-    """Official names behind each stacked parameter; a checkpoint that stacks them itself (GGUF) needs none."""
-    names = {}
+def official_names(
+    parameters: Mapping[str, Sequence[int]], checkpoint: Collection[str], prefix: str = ""
+) -> dict[str, list[str] | str]:
+    """Official names of parameters: behind `prefix`, and several behind each stacked parameter, unless the checkpoint
+    stacks them itself (GGUF)."""
+    names: dict[str, list[str] | str] = {}
     for parameter, shape in parameters.items():
-        prefix, found, projection = parameter.partition(".mlp.experts.")
-        if found and projection in STACKED and parameter not in checkpoint:
+        official = f"{prefix}{parameter}"
+        layer, found, projection = official.partition(".mlp.experts.")
+        if found and projection in STACKED and official not in checkpoint:
             names[parameter] = [
-                EXPERT.format(prefix=prefix, expert=expert, projection=projection) for expert in range(shape[0])
+                EXPERT.format(prefix=layer, expert=expert, projection=projection) for expert in range(shape[0])
             ]
+        elif prefix:
+            names[parameter] = official
     return names

@@ -1,6 +1,7 @@
 """Cached attention -> ONNX Runtime's GroupQueryAttention, which rotates, updates the cache and attends in one kernel.
 
-It looks only at entries a row has, not at the whole capacity, and needs no mask.
+It looks only at entries a row has, not at the whole capacity, and needs no mask. Tokens with rotary positions of their
+own are rotated before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ DOMAIN = "com.microsoft"
 
 
 def fuse_attention(model: ir.Model) -> ir.Model:
-    """Rewrite every attention of `framework.nn.Attention` whose rotary positions are the cache positions."""
+    """Rewrite every attention of `framework.nn.Attention` over a cache."""
     graph = model.graph
     fused = [node for node in graph if node.op_type == "Attention" and _fuse(graph, node)]
     if fused:
@@ -33,10 +34,11 @@ def _fuse(graph: Graph, attention: Node) -> bool:
     back = next((use.node for use in attention.outputs[0].uses()), None)  # Transpose, then Reshape to 3-D
     if rotary is None or keys is None or values is None or key_rotary is None or back is None:
         return False
-    at = rotary.inputs[3]
     causal = producer(attention.inputs[3], "LessOrEqual")  # another mask would be lost
     query = producer(causal.inputs[1], "Unsqueeze") if causal else None
-    if query is None or query.inputs[0] is not at or key_rotary.inputs[3] is not at:
+    at = query.inputs[0] if query is not None else None
+    counted = [at] if len(rotary.inputs) == 4 else []  # else the tables are of the tokens themselves
+    if at is None or list(rotary.inputs[3:]) != counted or list(key_rotary.inputs[3:]) != counted:
         return False
     if "cache_positions" not in (at.name or "") or back.op_type != "Transpose":
         return False
@@ -44,21 +46,24 @@ def _fuse(graph: Graph, attention: Node) -> bool:
 
     q, k = _before_heads(rotary.inputs[0]), _before_heads(key_rotary.inputs[0])
     v = _before_heads(values.inputs[1])
-    lengths, total, new = _lengths(graph, past=keys.inputs[2], positions=rotary.inputs[3])
+    lengths, total, new = _lengths(graph, past=keys.inputs[2], positions=at)
+    tables = rotary.inputs[1:3] if counted else ()
     split = producer(q, "Split")
-    if split is not None and [q, k, v] == list(split.outputs):  # packed projections go in as they are
+    if not counted:
+        q, k = (_rotated(graph, attention, value, node) for value, node in ((q, rotary), (k, key_rotary)))
+    elif split is not None and [q, k, v] == list(split.outputs):  # packed projections go in as they are
         q, k, v = split.inputs[0], None, None
     node = ir.node(
         "GroupQueryAttention",
         [
             *(_flat(graph, attention, value) for value in (q, k, v)),
-            *(keys.inputs[0], values.inputs[0], lengths, total, rotary.inputs[1], rotary.inputs[2]),
+            *(keys.inputs[0], values.inputs[0], lengths, total, *tables),
         ],
         {
             "num_heads": _heads(rotary.inputs[0]),
             "kv_num_heads": int(keys.inputs[0].shape[1]),
             "scale": attention.attributes["scale"].as_float(),
-            "do_rotary": 1,
+            "do_rotary": int(bool(counted)),
         },
         domain=DOMAIN,
         num_outputs=3,
@@ -84,6 +89,14 @@ def _heads(transposed: Value) -> int:
     if norm is not None:
         reshape = producer(norm.inputs[0], "Reshape")
     return int(reshape.inputs[1].const_value.numpy()[2])
+
+
+def _rotated(graph: Graph, before: Node, value: Value, rotary: Node) -> Value:
+    """[batch, tokens, heads * d], rotated as it is after the split into heads."""
+    heads = {"num_heads": _heads(rotary.inputs[0])}
+    node = ir.node("RotaryEmbedding", [_flat(graph, before, value), *rotary.inputs[1:3]], heads)
+    graph.insert_before(before, node)
+    return node.outputs[0]
 
 
 def _flat(graph: Graph, before: Node, value: Value | None) -> Value | None:
