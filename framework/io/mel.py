@@ -1,4 +1,4 @@
-"""Mel filters."""
+"""Mel filters, and the spectrogram that Whisper and its descendants read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+RATE = 16_000
+HOP, FFT = 160, 400  # samples: 10 ms, 25 ms
 
 _LINEAR = 200.0 / 3  # Hz a mel below 1 kHz
 _LOG = math.log(6.4) / 27.0  # of the frequency, a mel above it
@@ -32,3 +35,22 @@ def _mel(hertz: float) -> float:
 
 def _hertz(mels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.where(mels < 15.0, mels * _LINEAR, 1000.0 * np.exp((mels - 15.0) * _LOG))
+
+
+def log_mel(samples: np.ndarray[Any, np.dtype[np.float32]], mels: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Spectrogram of a sound as long as it is, as transformers' WhisperFeatureExtractor makes it.
+
+    Args:
+        samples: float32 [n] at 16 kHz, more than half of `FFT`.
+
+    Returns:
+        float32 [mels, n / HOP]: at most 80 dB below the loudest, in units of 40 dB.
+    """
+    padded = np.pad(samples, FFT // 2, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, FFT)[::HOP][: len(samples) // HOP]
+    hann = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(FFT) / FFT)
+    spectrum = np.fft.rfft(windows * hann.astype(np.float32), axis=1)  # [frames, bins]
+    power = spectrum.real**2 + spectrum.imag**2
+    logs = np.log10(np.maximum(slaney_filters(RATE, FFT, mels, RATE / 2) @ power.T, 1e-10))
+    result: np.ndarray[Any, np.dtype[np.float32]] = (np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0
+    return result

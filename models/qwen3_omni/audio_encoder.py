@@ -113,8 +113,8 @@ class AudioEncoder(nn.Module):
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
         config = self.config
         x = op.Cast(op.Unsqueeze(given["mel"], [1]), to=DTYPES[self.dtype])  # [chunks, 1, mel, frames]
-        for layer in (self.conv2d1, self.conv2d2, self.conv2d3):
-            x = layer(op, x)
+        for halve in (self.conv2d1, self.conv2d2, self.conv2d3):
+            x = halve(op, x)
         x = op.Reshape(op.Transpose(x, perm=[0, 3, 1, 2]), [0, 0, config.downsample_hidden_size * config.bands])
         x = self.conv_out(op, x)  # [chunks, steps, width]
         x = op.Add(x, op.Slice(self.positions, [0], op.Shape(x, start=1, end=2), [0]))

@@ -201,7 +201,10 @@ class Preprocessing:
         video = {**old, **files.get(VIDEO_PREPROCESSOR, {}), **whole.get("video_processor", {})}
         sound = {**old, **whole.get("feature_extractor", {})}
         where = PREPROCESSOR if old else PROCESSOR
-        problems = [*_others(picture, _ONLY_PIXELS, where), *_others(sound, {**_ONLY_SOUND, "feature_size": mels}, where)]
+        problems = [
+            *_others(picture, _ONLY_PIXELS, where),
+            *_others(sound, {**_ONLY_SOUND, "feature_size": mels}, where),
+        ]
         if not old and "image_processor" not in whole:
             problems = [Problem(where=PREPROCESSOR, got="no such file", expected="the one published with the weights")]
             raise ConfigError(problems)

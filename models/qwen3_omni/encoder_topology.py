@@ -33,7 +33,9 @@ def encoder_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Co
     audio, vision = encoder_configs(checkpoint.config, f"{checkpoint.path}: config")
     found = [checkpoint.path / name for name in (PREPROCESSOR, VIDEO_PREPROCESSOR, PROCESSOR)]
     files: dict[str, bytes | Path] = {path.name: path for path in found if path.exists()}
-    Preprocessing.from_files({name: read_object(checkpoint.path / name) for name in files}, mels=audio.num_mel_bins, vision=vision)
+    Preprocessing.from_files(
+        {name: read_object(checkpoint.path / name) for name in files}, mels=audio.num_mel_bins, vision=vision
+    )
     files[CONFIG] = json.dumps(checkpoint.config, indent=2).encode()
     tokens = options.max_input_len
     seconds = -(-tokens // halved(audio.chunk))

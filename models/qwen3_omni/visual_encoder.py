@@ -37,13 +37,10 @@ class Attention(nn.Module):
 
     def forward(self, op: OpBuilder, x: ir.Value, cos: ir.Value, sin: ir.Value) -> ir.Value:
         """x [frames, patches, hidden], cos and sin [frames, patches, head_dim / 2] -> the shape of x."""
-        q, k, v = (
-            op.Transpose(op.Reshape(part, [0, 0, self.heads, self.head_dim]), perm=[0, 2, 1, 3])
-            for part in op.Split(self.qkv(op, x), axis=-1, num_outputs=3, _outputs=3)
-        )
-        q, k = op.RotaryEmbedding(q, cos, sin), op.RotaryEmbedding(k, cos, sin)
-        y = op.Attention(q, k, v, scale=self.head_dim**-0.5)  # [frames, heads, patches, head_dim]
-        return self.proj(op, op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, self.heads * self.head_dim]))
+        q, k, v = op.Split(self.qkv(op, x), axis=-1, num_outputs=3, _outputs=3)
+        q, k = (op.RotaryEmbedding(part, cos, sin, num_heads=self.heads) for part in (q, k))
+        heads = {"q_num_heads": self.heads, "kv_num_heads": self.heads}
+        return self.proj(op, op.Attention(q, k, v, scale=self.head_dim**-0.5, **heads))
 
 
 class MLP(nn.Module):
