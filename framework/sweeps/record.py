@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from framework.errors import MultistageError
+from framework.io.writing import replace
 
 FILE_NAME = "result.json"
 STATUS = {0: "ok", 1: "failed", 2: "error", 130: "interrupted", 143: "interrupted"}
@@ -89,9 +90,7 @@ def inside(path: Path, folder: Path) -> str:
 def write(path: Path, data: Mapping[str, Any]) -> None:
     """A JSON file that is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(data, ensure_ascii=False, indent=1) + "\n", "utf-8", "backslashreplace")
-    unfinished.replace(path)
+    replace(path, [json.dumps(data, ensure_ascii=False, indent=1), "\n"])
 
 
 def _status_of(error: BaseException) -> int:

@@ -147,7 +147,8 @@ def engines(folder: Path, *stages: dict[str, Any]) -> Path:
 def infer(*arguments: str, rows: Sequence[str] = ROWS) -> int:
     """`multistage-inference` in this process, with the fakes allowed; the exit status."""
     task = partial(inference.task, prefixes=ALLOWED)
-    return app.call("inference", task, [*rows, *arguments], keeps_folder=inference.keeps_folder)
+    hooks = {"keeps_folder": inference.keeps_folder, "sweep_end": inference.after_sweep}
+    return app.call("inference", task, [*rows, *arguments], **hooks)
 
 
 if __name__ == "__main__":
