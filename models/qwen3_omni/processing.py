@@ -16,6 +16,7 @@ import numpy as np
 from framework.errors import Problem, StageError
 from models.llm.media import Float32, MediaPrompt
 from models.qwen3_omni.config import OmniConfig
+from models.qwen3_omni.perception import Percept, Perception
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -38,26 +39,24 @@ class OmniReader:
     """See `models.llm.media.MediaReader`."""
 
     def __init__(self, config: Mapping[str, Any], folders: Mapping[str, Path], backend: Any) -> None:
-        from models.qwen3_omni.perception import Perception
-
         self._config = OmniConfig.from_checkpoint(config)
         self._perception = Perception(folders.get("audio"), folders.get("visual"), backend)
 
-    def perceive(self, part: Mapping[str, Any]) -> Any:
+    def perceive(self, part: Mapping[str, Any]) -> Percept:
         return self._perception.perceive(part)
 
-    def arrange(self, ids: Sequence[int], found: Sequence[Any]) -> MediaPrompt:
+    def arrange(self, ids: Sequence[int], found: Sequence[Percept]) -> MediaPrompt:
         return arrange(self._config, ids, found)
 
     def close(self) -> None:
         self._perception.close()
 
 
-def arrange(config: OmniConfig, ids: Sequence[int], found: Sequence[Any]) -> MediaPrompt:
+def arrange(config: OmniConfig, ids: Sequence[int], found: Sequence[Percept]) -> MediaPrompt:
     """A prompt of one placeholder a medium, with everything that was heard and seen.
 
     Args:
-        found: `Percept`s in the order of the messages.
+        found: in the order of the messages.
 
     Raises:
         StageError: not as many placeholders of a kind as there are media of it.
@@ -104,13 +103,13 @@ def _text(ids: Sequence[int], at: float) -> _Piece:
     return _Piece(ids=np.array(ids, np.int64), positions=_line(len(ids), at), end=at + len(ids))
 
 
-def _medium(config: OmniConfig, percept: Any, at: float) -> _Piece:
+def _medium(config: OmniConfig, percept: Percept, at: float) -> _Piece:
     if percept.kind == "audio":
         count = len(percept.values)
         ids = np.full(count, config.audio, np.int64)
         return _Piece(ids=ids, positions=_line(count, at), end=at + count, features=percept.values)
     if percept.audio is not None:
-        return _video_with_sound(config, percept, at)
+        return _video_with_sound(config, percept, percept.audio, at)
     positions = _grid(config, percept) + np.float32(at)
     return _Piece(
         ids=np.full(len(percept.values), config.image if percept.kind == "image" else config.video, np.int64),
@@ -121,20 +120,20 @@ def _medium(config: OmniConfig, percept: Any, at: float) -> _Piece:
     )
 
 
-def _video_with_sound(config: OmniConfig, percept: Any, at: float) -> _Piece:
+def _video_with_sound(config: OmniConfig, percept: Percept, sound: Percept, at: float) -> _Piece:
     """Tokens of both in the order of time, those of the video first where they meet, between marks of sound."""
     seen = _grid(config, percept)
-    heard = _line(len(percept.audio.values), 0.0)
+    heard = _line(len(sound.values), 0.0)
     order = np.argsort(np.concatenate([seen[0], heard[0]]), kind="stable")
     is_seen = order < seen.shape[1]
     inner = np.concatenate([seen, heard], axis=1)[:, order] + np.float32(at + 1)
     # What follows is counted from the tokens left when one of the two has ended, though a picture may reach further.
     tail = np.flatnonzero(is_seen != is_seen[-1])
     end = float(inner[:, tail[-1] + 1 if len(tail) else 0 :].max()) + 1.0
-    values = np.concatenate([percept.values, percept.audio.values])[order]
+    values = np.concatenate([percept.values, sound.values])[order]
     deepstack = None
     if percept.deepstack is not None:
-        silent = np.zeros((len(percept.deepstack), *percept.audio.values.shape), np.float32)
+        silent = np.zeros((len(percept.deepstack), *sound.values.shape), np.float32)
         deepstack = np.concatenate([percept.deepstack, silent], axis=1)[:, order]
     marks = np.zeros(len(order) + 2, np.bool_)
     marks[1:-1] = True
@@ -150,9 +149,10 @@ def _video_with_sound(config: OmniConfig, percept: Any, at: float) -> _Piece:
     )
 
 
-def _grid(config: OmniConfig, percept: Any) -> Float32:
+def _grid(config: OmniConfig, percept: Percept) -> Float32:
     """Positions of a picture's or video's tokens from its first on, float32 [3, tokens]."""
-    frames, height, width = (int(size) for size in percept.grid)
+    assert percept.grid is not None, "it was seen"
+    frames, height, width = percept.grid
     height, width = height // config.merge, width // config.merge
     time = np.arange(frames, dtype=np.float32)
     if percept.seconds_per_grid is not None:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import numpy as np
@@ -27,6 +27,7 @@ from framework.io.chat import ChatTemplate
 from framework.io.tokens import Tokenizer
 from models.llm.runners import Backbone, BackboneConfig
 from models.qwen3_omni.config import OmniConfig
+from models.qwen3_omni.perception import Percept
 from models.qwen3_omni.processing import arrange
 from models.qwen3_omni.topology import Qwen3Omni
 from tests.models.qwen3_omni import tiny
@@ -49,7 +50,7 @@ MARKS = {"audio": "<|audio_pad|>", "image": "<|image_pad|>", "video": "<|video_p
 class Medium:
     """A part of a message: frames of a spectrogram, and patches in time, height and width."""
 
-    type: str
+    type: Literal["audio", "image", "video"]
     seed: int = 0
     frames: int = 0
     grid: tuple[int, int, int] = (0, 0, 0)
@@ -101,18 +102,6 @@ def media_of(turns: Turns) -> list[Medium]:
     return [item for _, content in turns for item in content if isinstance(item, Medium)]
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Percept:
-    """As `models.qwen3_omni.perception` gives it."""
-
-    kind: str
-    values: Any
-    deepstack: Any = None
-    grid: tuple[int, int, int] | None = None
-    seconds_per_grid: float | None = None
-    audio: Percept | None = None
-
-
 class Reference:
     """transformers' model, and its own way from a request to what the model takes."""
 
@@ -129,7 +118,8 @@ class Reference:
         if medium.frames:
             with torch.no_grad():
                 found = self.model.thinker.get_audio_features(
-                    torch.tensor(medium.mel[None]), feature_attention_mask=torch.ones(1, medium.frames, dtype=torch.int64)
+                    torch.tensor(medium.mel[None]),
+                    feature_attention_mask=torch.ones(1, medium.frames, dtype=torch.int64),
                 )
             heard = Percept(kind="audio", values=found.last_hidden_state.numpy())
         if medium.type == "audio":
@@ -220,14 +210,14 @@ class Reference:
 def _expanded(medium: Medium) -> str:
     from transformers.models.qwen3_omni_moe import processing_qwen3_omni_moe as official
 
-    processor = SimpleNamespace(
+    processor: Any = SimpleNamespace(
         **{f"{kind}_token": mark for kind, mark in MARKS.items()},
         audio_bos_token="<|audio_start|>",
         audio_eos_token="<|audio_end|>",
         video_processor=SimpleNamespace(merge_size=2),
         image_processor=SimpleNamespace(merge_size=2),
     )
-    cls = official.Qwen3OmniMoeProcessor
+    cls: Any = official.Qwen3OmniMoeProcessor
     heard = {"num_audio_tokens": [int(official._get_feat_extract_output_lengths(medium.frames))]}
     seen = {
         "image_grid_thw": np.array([medium.grid]),
