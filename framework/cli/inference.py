@@ -14,6 +14,7 @@ import attrs
 from framework.cli import app, building, checks
 from framework.cli.config import InferenceConfig, check_combination
 from framework.cli.files import error_of, keep, output_of, record_of, run_file
+from framework.cli.folder import describe
 from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
 from framework.cli.requested import check_outputs, file_of, in_folder, read_by_graph, single_request
 from framework.errors import ConfigError, Problem
@@ -66,6 +67,7 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     file = read_by_graph(system.graph, system.decls, file)
     run.notes["stages"] = _speakers(system.graph)
     if run.folder is not None:
+        describe(run.folder, system.graph, run.command)
         run.notes["predictions"] = output_of(config, run.folder)
     with executor_for(config, system, file.batch_size, run) as executor:
         opened, started = executor.opening_s, time.perf_counter()

@@ -1,0 +1,30 @@
+"""`multistage-merge`: the predictions files of all shards of a run into the one that a whole run would have written."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from framework.cli import app
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(prog="multistage-merge", description="join the predictions files of all shards")
+    parser.add_argument("out", type=Path, help="the file to write")
+    parser.add_argument("shards", type=Path, nargs="+", help="the file of every shard (shard.index, shard.count)")
+    args = parser.parse_args()
+    sys.exit(app.guarded(lambda: _merge(args.shards, args.out)))
+
+
+def _merge(shards: list[Path], out: Path) -> int:
+    from framework.io.responses import merge_predictions
+
+    failed = merge_predictions(shards, out)
+    print(f"{failed} requests failed: {out}" if failed else f"no request failed: {out}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Where the commands begin: nothing is imported before an interrupt is told in one word."""
+
+from __future__ import annotations
+
+import os
+import signal
+from importlib import import_module
+from typing import Any, NoReturn
+
+
+def inference() -> NoReturn:
+    _start("inference")
+
+
+def build() -> NoReturn:
+    _start("build")
+
+
+def fetch() -> NoReturn:
+    _start("fetch")
+
+
+def report() -> NoReturn:
+    _start("report")
+
+
+def merge() -> NoReturn:
+    _start("merge")
+
+
+def _start(command: str) -> NoReturn:
+    # Python would show where in an import it was, or lose the interrupt in a library; there is nothing to unwind yet.
+    handler = signal.signal(signal.SIGINT, _leave)
+    module = import_module(f"framework.cli.{command}")
+    signal.signal(signal.SIGINT, handler)
+    module.main()
+    raise AssertionError("a command exits")
+
+
+def _leave(*_: Any) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)
