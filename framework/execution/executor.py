@@ -7,6 +7,7 @@ have input and room for output. Which requests are active is the policy's choice
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from time import perf_counter
@@ -131,7 +132,8 @@ class _Run:
         self.lanes = {stage.id: self._lane(stage) for stage in reversed(topological(executor.graph))}
         self.waiting: list[Candidate] = []
         self.active: list[Job] = []
-        self.ended: list[Result] = []
+        self.ended: deque[Result] = deque()
+        self.changed = True  # requests have come or gone since the policy was asked
 
     def _lane(self, stage: Stage) -> Lane:
         return Lane(stage, self.executor.runners[stage.id], [None] * min(stage.max_batch, self.policy.size))
@@ -159,10 +161,12 @@ class _Run:
         free is taken at once."""
         while True:
             while self.ended:
-                yield self.ended.pop(0)
-            self._read_ahead()
-            self._drop_cancelled()
-            self._start()
+                yield self.ended.popleft()
+            if self.cancelled:
+                self._drop_cancelled()
+            if self.changed:
+                self._read_ahead()
+                self._start()
             if not self.ended:
                 return
 
@@ -182,15 +186,15 @@ class _Run:
             self.waiting.append(Candidate(request=request, route=way, max_batch=width))
 
     def _drop_cancelled(self) -> None:
-        if not self.cancelled:
-            return
         for candidate in [c for c in self.waiting if c.request.index in self.cancelled]:
             self.waiting.remove(candidate)
+            self.changed = True
             self.ended.append(ended(candidate.request, cancelled=True))
         for job in [job for job in self.active if job.request.index in self.cancelled]:
             self._end(job, cancelled=True)
 
     def _start(self) -> None:
+        self.changed = bool(self.ended)  # more can be read once these are handed out
         if not self.waiting:
             return
         chosen = self.policy.select(self.waiting, [job.candidate for job in self.active])
@@ -198,6 +202,7 @@ class _Run:
             raise RuntimeError(f"{self.policy!r} starts none of {len(self.waiting)} waiting requests")
         if not chosen:
             return
+        self.changed = True
         self.waiting = [candidate for candidate in self.waiting if candidate not in chosen]
         first = not self.executor.opened
         broken = self.executor.open({stage_id for candidate in chosen for stage_id in candidate.route.stages})
@@ -231,16 +236,18 @@ class _Run:
                 freed = self._free(lane, task)
                 error = error or freed  # the first thing that went wrong
         self.active.remove(job)
+        self.changed = True
         self.ended.append(job.result(error, cancelled=cancelled))
 
     # Stages
 
     def _turn(self, lane: Lane) -> None:
-        for task in [task for task in lane.waiting if task.startable]:
-            slot = lane.free_slot
-            if slot is None:
-                break
-            self._admit(lane, task, slot)
+        if lane.waiting:
+            for task in [task for task in lane.waiting if task.startable]:
+                slot = lane.free_slot
+                if slot is None:
+                    break
+                self._admit(lane, task, slot)
         steppable = [(task, row) for task in lane.tasks if (row := self._ready(lane, task)) is not None]
         if not steppable:
             return
@@ -252,10 +259,10 @@ class _Run:
             failure = error
         end = perf_counter()
         for task, row in steppable:
-            task.stepped(begin, end)
+            task.stepped(end - begin)
             if failure is not None:
                 row.fail(failure)
-            self._advance(lane, task, row)
+            self._advance(lane, task, row, end)
 
     def _admit(self, lane: Lane, task: Task, slot: int) -> None:
         row = Row(index=slot, request=task.job.request, inputs=task.inputs, outputs=task.outputs)
@@ -267,7 +274,7 @@ class _Run:
             self._end(task.job, task.error(error))
             return
         lane.slots[slot] = task
-        self._advance(lane, task, row)
+        self._advance(lane, task, row, perf_counter())
 
     def _ready(self, lane: Lane, task: Task) -> Row | None:
         """The task's row when it can be stepped now."""
@@ -281,21 +288,19 @@ class _Run:
         task.blocked = ready and not task.has_room
         return row if ready and not task.blocked else None
 
-    def _advance(self, lane: Lane, task: Task, row: Row) -> None:
-        """Hand on what a row has just made, and see whether it is done."""
+    def _advance(self, lane: Lane, task: Task, row: Row, now: float) -> None:
+        """Hand on what a row has made up to now, and see whether it is done."""
         job = task.job
         job.moved = True
-        task.touch(perf_counter())
+        task.touch(now)
         for terminal, chunk in job.collect(lane.stage.id):
             if self.on_chunk is not None:
                 self.on_chunk(job.request, terminal, chunk)
-        error = task.error(row.error) if row.error is not None else None
-        if error is None and row.finished:
-            error = self._free(lane, task)
-        if error is not None:
+        if not row.finished:
+            return
+        error = task.error(row.error) if row.error is not None else self._free(lane, task)
+        if error is not None or all(other.done for other in job.tasks.values()):
             self._end(job, error)
-        elif all(other.done for other in job.tasks.values()):
-            self._end(job)
 
     def _free(self, lane: Lane, task: Task) -> StageError | None:
         """Release the task's row, once; returns what the release raised."""

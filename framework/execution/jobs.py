@@ -43,16 +43,18 @@ class Task:
 
     @property
     def has_room(self) -> bool:
-        return all(writer.room for writer in self.outputs.values())
+        for writer in self.outputs.values():  # noqa: SIM110 - asked before every step, where a generator costs
+            if not writer.room:
+                return False
+        return True
 
     def admitted(self, row: Row) -> None:
         self.row = row
         self._begin = self._end = perf_counter()
 
-    def stepped(self, begin: float, end: float) -> None:
-        self._busy += end - begin
+    def stepped(self, seconds: float) -> None:
+        self._busy += seconds
         self._steps += 1
-        self.touch(end)
 
     def touch(self, now: float) -> None:
         """Note when the first output was there, and when the stage last did anything."""
@@ -109,19 +111,18 @@ class Job:
             )
             for stage_id in route.stages
         }
-        self._sinks = {source: streams[source].reader(streaming=False) for source in route.terminals}
         self._outputs: dict[str, list[Any]] = {str(source): [] for source in route.terminals}
+        self._sinks: dict[str, list[tuple[str, Reader]]] = {stage_id: [] for stage_id in route.stages}
+        for source in route.terminals:
+            self._sinks[source.owner].append((str(source), streams[source].reader(streaming=False)))
 
     def collect(self, stage_id: str) -> list[tuple[str, Any]]:
         """Take what is new at the terminals of one stage: (terminal, chunk) pairs, kept for the result too."""
-        new = [
-            (str(source), chunk)
-            for source, reader in self._sinks.items()
-            if source.owner == stage_id
-            for chunk in reader.drain()
-        ]
-        for terminal, chunk in new:
-            self._outputs[terminal].append(chunk)
+        new = []
+        for terminal, reader in self._sinks[stage_id]:
+            for chunk in reader.drain():
+                self._outputs[terminal].append(chunk)
+                new.append((terminal, chunk))
         return new
 
     def result(self, error: Exception | None = None, *, cancelled: bool = False) -> Result:

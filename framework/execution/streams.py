@@ -34,7 +34,10 @@ class Stream:
 
     @property
     def full(self) -> bool:
-        return any(reader.streaming and reader.available >= self.capacity for reader in self._readers)
+        for reader in self._readers:  # noqa: SIM110 - asked before every step, where a generator costs
+            if reader.streaming and self.written - reader._position >= self.capacity:
+                return True
+        return False
 
     def _put(self, chunk: Any) -> None:
         if self.closed:
@@ -43,11 +46,14 @@ class Stream:
         if self._readers:
             self._chunks.append(chunk)
 
+    def _at(self, position: int) -> Any:
+        return self._chunks[position - (self.written - len(self._chunks))]
+
     def _from(self, position: int) -> islice[Any]:
         return islice(self._chunks, position - (self.written - len(self._chunks)), None)
 
     def _drop(self) -> None:
-        kept = max((reader.available for reader in self._readers), default=0)
+        kept = self.written - min((reader._position for reader in self._readers), default=self.written)
         while len(self._chunks) > kept:
             self._chunks.popleft()
 
@@ -133,9 +139,9 @@ class Reader:
 
     def peek(self) -> Any:
         """The next chunk, left in place; IndexError when there is none."""
-        for chunk in self._stream._from(self._position):
-            return chunk
-        raise IndexError("no chunk to read")
+        if self._position == self._stream.written:
+            raise IndexError("no chunk to read")
+        return self._stream._at(self._position)
 
     def take(self) -> Any:
         """The next chunk; IndexError when there is none."""
@@ -146,6 +152,8 @@ class Reader:
 
     def drain(self) -> list[Any]:
         """All chunks that are there now."""
+        if self._position == self._stream.written:
+            return []
         chunks = list(self._stream._from(self._position))
         self._position = self._stream.written
         self._stream._drop()
