@@ -123,9 +123,11 @@ class InferenceConfig(BuildConfig):
     prompt: str | None = None
     prompt_file: str | None = None
     system: str | None = None
-    audio: str | None = None
-    image: str | None = None
+    audio: str | tuple[str, ...] | None = None
+    image: str | tuple[str, ...] | None = None
     video: str | tuple[str, ...] | None = None
+    fps: float | None = None
+    use_audio_in_video: bool | None = None
     voice: str | None = None
     language: str | None = None
     instruct: str | None = None
@@ -160,7 +162,10 @@ class InferenceConfig(BuildConfig):
     dump_profile: bool = False
 
 
-ONE_REQUEST = ("prompt", "prompt_file", "system", "audio", "image", "video", "out_audio", "out_timeline", "out_video")
+ONE_REQUEST = (
+    *("prompt", "prompt_file", "system", "audio", "image", "video", "fps", "use_audio_in_video"),
+    *("out_audio", "out_timeline", "out_video"),
+)
 FILE = ("output_file", "output_audio_dir", "output_video_dir")
 
 # Accepted from the start, and refused when used until something here can do it.

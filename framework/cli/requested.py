@@ -66,13 +66,23 @@ def file_of(config: InferenceConfig) -> RequestFile:
 def single_request(config: InferenceConfig) -> RequestFile:
     """The one request of the command line. Raises ConfigError when it is not right."""
     prompt = config.prompt if config.prompt_file is None else _read_prompt(config.prompt_file)
-    given = {"system": config.system, "prompt": prompt, "audio": config.audio, "image": config.image}
-    given["video"] = list(config.video) if isinstance(config.video, tuple) else config.video  # type: ignore[assignment]
+    given: dict[str, Any] = {"system": config.system, "prompt": prompt}
+    given |= {key: _several(getattr(config, key)) for key in ("audio", "image", "video")}
+    given |= {key: getattr(config, key) for key in ("fps", "use_audio_in_video")}
     raw = {key: value for key, value in given.items() if value is not None}
     entry = read_request(raw, 0, defaults_of(config), Path(), "request")
     if isinstance(entry, Rejected):
         raise entry.error
     return RequestFile(name="", batch_size=None, entries=(entry,))
+
+
+def _several(value: str | tuple[str, ...] | None) -> str | list[str] | None:
+    """Files as they are written on a command line: `a.jpg,b.jpg`, also in brackets; a name may have a comma in it."""
+    if isinstance(value, tuple):
+        return list(value)
+    if value is None or "," not in value or Path(value).exists():
+        return value
+    return [name.strip() for name in value.removeprefix("[").removesuffix("]").split(",")]
 
 
 def check_outputs(graph: Graph, config: InferenceConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 from framework.errors import ConfigError, Problem
 from framework.execution.payloads import AudioChunk
 from framework.io.writing import write_bytes
+
+_UNKNOWN_FORMAT = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 
 
 def write_wav(path: Path, audio: AudioChunk) -> None:
@@ -46,25 +49,34 @@ def read_audio(path: Path) -> AudioChunk:
 
 
 def load_audio(path: Path, rate: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A sound file as one channel at `rate`: channels are averaged, other rates resampled (soxr, high quality).
+    """A sound file, or a video's sound, as one channel at `rate`: channels are averaged, other rates resampled (soxr,
+    high quality). What libsndfile does not know (mp4, m4a, webm) is read by PyAV where that is installed.
 
     Read in blocks, so that memory follows what is returned: float32 [samples].
 
     Raises ConfigError when it is missing, no sound file, cut short, empty, or has samples that are no numbers.
     """
-    import soundfile
-
     expected = "a sound file (wav, flac, ogg, mp3)"
     if path.is_file() and not path.stat().st_size:
         raise ConfigError(Problem(where=str(path), got="an empty file", expected=expected))
+    return _checked(list(_loaded(path, rate, expected)), str(path))
+
+
+def _loaded(path: Path, rate: int, expected: str) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+    import soundfile
+
     try:
         with soundfile.SoundFile(path) as file:
             blocks = file.blocks(1 << 16, dtype="float32", always_2d=True)
-            parts = list(_resampled((block.mean(axis=1) for block in blocks), file.samplerate, rate))
+            yield from _resampled((block.mean(axis=1) for block in blocks), file.samplerate, rate)
     except (OSError, soundfile.SoundFileError) as error:
-        expected = expected if path.exists() else "a file that exists"
-        raise ConfigError(Problem(where=str(path), got=str(error), expected=expected)) from error
-    return _checked(parts, str(path))
+        if getattr(error, "code", None) != _UNKNOWN_FORMAT or find_spec("av") is None:
+            expected = expected if path.exists() else "a file that exists"
+            raise ConfigError(Problem(where=str(path), got=str(error), expected=expected)) from error
+        from framework.io.video import open_sound
+
+        with open_sound(path, f"{expected}, or a video with sound") as (found, blocks):
+            yield from _resampled(blocks, found, rate)
 
 
 def to_mono(audio: AudioChunk, rate: int) -> np.ndarray[Any, np.dtype[np.float32]]:

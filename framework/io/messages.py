@@ -10,18 +10,22 @@ import attrs
 
 from framework.errors import Problem
 from framework.io import fields as f
+from framework.io.images import SUFFIXES as PICTURES
 
 ROLES = f.one_of("system", "user", "assistant")
 MAX_MESSAGES, MAX_PARTS, MAX_TEXT = 64, 18, 128 * 1024  # the last in bytes of UTF-8
 SHORT_FORMS = {"system": f.TEXT, "image": f.PATHS, "audio": f.PATHS, "video": f.PATHS, "prompt": f.TEXT}
+# What holds for every video of a request that does not say otherwise.
+VIDEO_SETTINGS = {"fps": f.POSITIVE, "use_audio_in_video": f.FLAG}
 
-# Keys of each part beside `type`; the first is the one it cannot do without.
+# Keys of each part beside `type`; it cannot do without those that its kind names.
 _PARTS: Mapping[str, Mapping[str, f.Kind]] = {
     "text": {"text": f.TEXT},
     "image": {"image": f.TEXT, "do_resize": f.FLAG},
     "audio": {"audio": f.TEXT},
-    "video": {"frames": f.TEXTS, "fps": f.POSITIVE, "do_resize": f.FLAG},
+    "video": {"video": f.TEXT, "frames": f.TEXTS, **VIDEO_SETTINGS, "do_resize": f.FLAG},
 }
+_SOURCES: Mapping[str, tuple[str, ...]] = {"video": ("video", "frames")}  # exactly one; of others it is their kind
 _PART_TYPE = f.one_of(*_PARTS)
 _MESSAGE = {"role": ROLES, "content": f.Kind("text, or a list of parts", lambda v: isinstance(v, (str, list)))}
 
@@ -39,6 +43,20 @@ class Conversation:
     messages: list[dict[str, Any]] = attrs.field(factory=list)
     media: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
     problems: list[Problem] = attrs.field(factory=list)
+
+    def complete(self, settings: Mapping[str, Any], where: str) -> None:
+        """Give the request's settings to its videos."""
+        problems = [VIDEO_SETTINGS[key].problem(f"{where}.{key}", value) for key, value in settings.items()]
+        self.problems += filter(None, problems)
+        videos = [part for message in self.messages for part in message["content"] if part["type"] == "video"]
+        if settings and not videos and not self.problems:
+            got = f"{', '.join(settings)} and no video"
+            self.problems.append(Problem(where=where, got=got, expected="a video that it is for"))
+        for part in videos:
+            part.update({key: value for key, value in settings.items() if key not in part})
+            if "frames" in part and part.get("use_audio_in_video"):
+                got = "use_audio_in_video, and frames"
+                self.problems.append(Problem(where=where, got=got, expected="a video file: frames have no sound"))
 
 
 def read_conversation(request: Mapping[str, Any], where: str, folder: Path) -> Conversation:
@@ -59,6 +77,7 @@ def read_conversation(request: Mapping[str, Any], where: str, folder: Path) -> C
     else:
         hint = '{"messages": [{"role": "user", "content": "Hello"}]}'
         found.problems.append(Problem(where=f"{where}.messages", got="nothing", expected="messages", hint=hint))
+    found.complete({key: request[key] for key in VIDEO_SETTINGS if key in request}, where)
     parts = [part for message in found.messages if message["role"] != "system" for part in message["content"]]
     if not found.problems and not any(part["type"] != "text" or part["text"].strip() for part in parts):
         found.problems.append(Problem(where=where, got="an empty prompt", expected="text, or a picture or sound"))
@@ -81,7 +100,9 @@ def _short_parts(key: str, value: Any) -> list[dict[str, Any]]:
     if key in ("system", "prompt"):
         return [{"type": "text", "text": value}]
     paths = [value] if isinstance(value, str) else value
-    return [{"type": "video", "frames": paths}] if key == "video" else [{"type": key, key: path} for path in paths]
+    if key == "video" and all(Path(path).suffix.lower() in PICTURES for path in paths):
+        return [{"type": "video", "frames": paths}]
+    return [{"type": key, key: path} for path in paths]
 
 
 def _read_messages(found: Conversation, value: Any, where: str, folder: Path) -> None:
@@ -116,7 +137,13 @@ def _read_parts(found: Conversation, parts: Iterable[tuple[str, Any]], folder: P
             continue
         kind = part["type"]
         keys = _PARTS[kind]
-        if _check_keys(found, part, {"type": _PART_TYPE, **keys}, place, required=(next(iter(keys)),)):
+        sources = _SOURCES.get(kind, (kind,))
+        given = [key for key in sources if key in part]
+        if len(given) > 1:
+            got = " and ".join(given)
+            found.problems.append(Problem(where=place, got=got, expected=f"one of {', '.join(sources)}"))
+        required = () if given else sources[:1]
+        if _check_keys(found, part, {"type": _PART_TYPE, **keys}, place, required=required):
             read.append(_found_on_disk(found, part, kind, place, folder))
     return read
 
@@ -129,7 +156,7 @@ def _found_on_disk(found: Conversation, part: dict[str, Any], kind: str, where: 
             problem = Problem(where=f"{where}.text", got=f"{size} bytes", expected=f"at most {MAX_TEXT}")
             found.problems.append(problem)
         return dict(part)
-    key = next(iter(_PARTS[kind]))
+    key = next(key for key in _SOURCES.get(kind, (kind,)) if key in part)
     named = part[key] if isinstance(part[key], list) else [part[key]]
     paths = [str((folder / name).absolute()) for name in named]
     for name, path in zip(named, paths, strict=True):

@@ -24,7 +24,7 @@ from framework.errors import ConfigError, MultistageError, Problem, at
 from framework.execution.request import Request
 from framework.io import fields as f
 from framework.io.jsonstream import walk
-from framework.io.messages import SHORT_FORMS, read_conversation
+from framework.io.messages import SHORT_FORMS, VIDEO_SETTINGS, read_conversation
 from framework.io.sampling import FLAT, Roles, by_role, overlay
 from framework.parsing import attempt, parse_json
 from framework.schema import show
@@ -57,6 +57,7 @@ ONE = {
     **SWITCHES,
     **SPEECH,
     **SHORT_FORMS,
+    **VIDEO_SETTINGS,
     **dict.fromkeys(("assistant_instruct", "system_instruct", "talker_language"), f.TEXT),
     "messages": f.LIST,
     "sampling": f.OBJECT,
@@ -77,7 +78,9 @@ _NOT_YET = {
     "diffusion_config": "text diffusion is",
     "diffusion_max_denoising_steps": "text diffusion is",
 }
-_READ_ELSEWHERE = frozenset({"requests", "batch_size", "sampling", "messages", *SHORT_FORMS, *_NOT_YET})
+_READ_ELSEWHERE = frozenset(
+    {"requests", "batch_size", "sampling", "messages", *SHORT_FORMS, *VIDEO_SETTINGS, *_NOT_YET}
+)
 
 
 @attrs.frozen(kw_only=True)

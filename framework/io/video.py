@@ -65,24 +65,29 @@ def read_frames(path: Path, indices: Sequence[int]) -> Iterator[Pixels]:
         raise ConfigError(Problem(where=str(path), got="no frame that can be decoded", expected=_EXPECTED))
 
 
-def read_sound(path: Path) -> Iterator[tuple[np.ndarray[Any, np.dtype[np.float32]], int]]:
-    """The sound of a file in blocks, channels averaged: float32 [samples], and its rate.
+@contextmanager
+def open_sound(path: Path, expected: str) -> Iterator[tuple[int, Iterator[np.ndarray[Any, np.dtype[np.float32]]]]]:
+    """Rate and blocks, channels averaged (float32 [samples]), of the first sound in a file.
 
-    Raises ConfigError when there is none.
+    Raises ConfigError, also from the blocks, when there is none, or it cannot be decoded.
     """
-    with _opened(path) as container:
+    with _opened(path, expected) as container:
         if not container.streams.audio:
-            raise ConfigError(Problem(where=str(path), got="no sound in it", expected="a file with sound"))
-        import av
-
+            raise ConfigError(Problem(where=str(path), got="no sound in it", expected=expected))
         stream = container.streams.audio[0]
-        planes = av.AudioResampler(format="fltp")  # the same samples as floats, a row a channel
-        try:
-            for frame in container.decode(stream):
-                for part in planes.resample(frame):
-                    yield part.to_ndarray().mean(axis=0, dtype=np.float32), part.sample_rate
-        except av.FFmpegError as error:
-            raise ConfigError(Problem(where=str(path), got=str(error), expected="sound that can be decoded")) from error
+        yield stream.rate, _sound(container, stream, path, expected)
+
+
+def _sound(container: Any, stream: Any, path: Path, expected: str) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+    import av
+
+    planes = av.AudioResampler(format="fltp", rate=stream.rate)  # floats, a row a channel
+    try:
+        for frame in container.decode(stream):
+            for part in planes.resample(frame):
+                yield part.to_ndarray().mean(axis=0, dtype=np.float32)
+    except av.FFmpegError as error:
+        raise ConfigError(Problem(where=str(path), got=str(error), expected=expected)) from error
 
 
 def frame_files(folder: Path) -> list[Path]:
@@ -94,7 +99,7 @@ def frame_files(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path, expected: str = _EXPECTED) -> Iterator[Any]:
     try:
         import av
     except ModuleNotFoundError:
@@ -103,11 +108,11 @@ def _opened(path: Path) -> Iterator[Any]:
             Problem(where="video", got="no package av", expected="the extra 'media'", hint=hint)
         ) from None
     if path.is_file() and not path.stat().st_size:
-        raise ConfigError(Problem(where=str(path), got="an empty file", expected=_EXPECTED))
+        raise ConfigError(Problem(where=str(path), got="an empty file", expected=expected))
     try:
         container = av.open(str(path))
     except (av.FFmpegError, OSError) as error:
-        expected = _EXPECTED if path.exists() else "a file that exists"
+        expected = expected if path.exists() else "a file that exists"
         got = getattr(error, "strerror", None) or str(error)
         raise ConfigError(Problem(where=str(path), got=got, expected=expected)) from error
     with container:
