@@ -2,16 +2,17 @@
 #   make demo    ask a voice assistant a spoken question on the CPU, and draw how its three stages worked
 #   make test    the whole test suite
 #   make lint    ruff and mypy
-#   make bench   speed beside llama.cpp, transformers, faster-whisper and hibari's package, measured in one run
+#   make bench   speed beside llama.cpp, transformers, faster-whisper, hibari's package and qwen-tts, measured in one run
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+QWEN   := $(VENV)-qwen-tts
 
 PROMPT   ?= What do plants need to grow?
 SAMPLING ?= greedy
 DEMO     ?= outputs/demo
-BENCH    ?= # e.g. --json bench.json
+BENCH    ?= # e.g. voice --rounds 3; `make bench BENCH=--help` lists what can be measured
 
 .PHONY: demo test lint bench clean
 
@@ -29,11 +30,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench
-	$(BIN)/python -m tests.bench $(BENCH)
+bench: $(VENV)/.bench $(QWEN)/.made
+	QWEN_TTS=$(QWEN)/bin/python $(BIN)/python -m tests.bench $(BENCH)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info outputs
+	rm -rf $(VENV) $(QWEN) build dist *.egg-info outputs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -53,4 +54,11 @@ $(VENV)/.bench: export CMAKE_ARGS = $(if $(strip $(GGML)),-DGGML_NATIVE=OFF $(st
 
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]"
+	@touch $@
+
+# qwen-tts needs an older transformers than everything else here, and without --no-deps a user interface.
+$(QWEN)/.made:
+	$(PYTHON) -m venv $(QWEN)
+	$(QWEN)/bin/pip install --quiet torch==2.13.0 transformers==4.57.3 accelerate==1.12.0 librosa soundfile einops onnxruntime
+	$(QWEN)/bin/pip install --quiet --no-deps qwen-tts==0.1.1
 	@touch $@

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [--rounds N] [--threads N] [--json FILE]`.
+"""`python -m tests.bench [PART ...] [--rounds N] [--threads N] [--json FILE]`.
 
 Builds all engines afresh, so that what is measured is what is in the tree. Exit status: 0 all that is wanted
 was met · 1 something was below it · 2 nothing was below, but something could not be measured.
@@ -7,48 +7,46 @@ was met · 1 something was below it · 2 nothing was below, but something could 
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from framework.errors import MultistageError
-from tests.bench import commands, machine, report, speed, voice
-from tests.bench.ours import DEPLOYMENT, Ours, configured
+from tests.bench import machine, report
+from tests.bench.line import Line
 from tests.bench.worker import Worker
 
-PRECISIONS = ("int4", "int8")  # the first is the deployment's own
+# Each is a module of this package with `measure(folder, threads, rounds, say) -> list[Line]`; the folder is its own.
+PARTS = {
+    "language": "SmolLM2 beside llama.cpp and transformers; commands",
+    "voice": "the voice assistant beside faster-whisper and hibari's package",
+    "tts": "Qwen3-TTS beside qwen-tts",
+}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="speed and memory beside the peers")
+    parts = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="speed and memory beside the peers", epilog=f"Parts: {parts}."
+    )
+    parser.add_argument("part", nargs="*", metavar="PART", help="what to measure (default everything)")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each contender that are counted (default 7)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each contender (default 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
     args = parser.parse_args()
+    if unknown := sorted(set(args.part) - PARTS.keys()):
+        parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
 
-    from framework.cli.building import fetch_weights
-
-    config = configured()
-    file = fetch_weights(config.deployment, config.paths)
     facts = machine.machine() | machine.versions() | {"threads": str(args.threads), "rounds": str(args.rounds)}
-    with tempfile.TemporaryDirectory(prefix="multistage-bench-") as folder:
-        engines = {precision: Path(folder, precision) for precision in PRECISIONS}
-        for precision, engine in engines.items():
-            say(f"building {precision} engines")
-            options = (DEPLOYMENT, f"build.precision={precision}", f"engine_dir={engine}")
-            commands.command(*options, module=commands.BUILD)
-        with Worker(machine.Memory) as memory:
-            facts["memory, one thread's copy"] = f"{memory.call('bandwidth') / 1e9:.1f} GB/s"
-        lines = speed.measure(engines, file, args.threads, args.rounds, say)
-        own = engines[PRECISIONS[0]]
-        with Worker(Ours, own, args.threads, 1) as ours:
-            cached = ours.call("cached", commands.PROMPT, commands.REPLY)
-        lines += commands.measure(own, cached, args.rounds, say)
-        say("building the voice assistant")
-        assistant = Path(folder, "voice")
-        commands.command(voice.PRESET, f"engine_dir={assistant}", module=commands.BUILD)
-        lines += voice.measure(assistant, args.threads, args.rounds, say)
+    with Worker(machine.Memory) as memory:
+        facts["memory, one thread's copy"] = f"{memory.call('bandwidth') / 1e9:.1f} GB/s"
+    lines: list[Line] = []
+    for part in args.part or PARTS:
+        with tempfile.TemporaryDirectory(prefix=f"multistage-bench-{part}-") as folder:
+            module = importlib.import_module(f"tests.bench.{part}")
+            lines += module.measure(Path(folder), args.threads, args.rounds, say)
     report.show(facts, lines)
     if args.json:
         report.save(args.json, facts, lines)

@@ -6,7 +6,6 @@ older transformers than the other peers and so an environment of its own: `QWEN_
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from tests.bench.worker import Missing, Worker
 Say = Callable[[str], None]
 DEPLOYMENT = "deployment=qwen3_tts_0_6b"
 PYTHON = "QWEN_TTS"  # environment variable
-TEXT = "The quick brown fox jumps over the lazy dog, and then it runs away."
+TEXT = "Hello, how are you?"  # a token a byte here: as many as a real tokenizer makes of 2 s of speech, and some
 FRAMES, RATE = 25, 12.5  # frames said, and frames a second of sound
 ROWS = 4
 END, SPECIAL = 2150, 2048  # the code that ends a speech
@@ -150,25 +149,13 @@ class Package:
         raise Missing(f"qwen-tts was ended by status {self._process.wait()}")
 
 
-def measure(folder: Path, threads: int, rounds: int, say: Say, precisions: tuple[str, ...] = ("int4",)) -> list[Line]:
-    """Lines for a checkpoint that is made and built in `folder`."""
+def measure(folder: Path, threads: int, rounds: int, say: Say) -> list[Line]:
+    """Lines for a checkpoint that is made and built in `folder`, as its preset says."""
     say("making a Qwen3-TTS 0.6B checkpoint")
-    checkpoint = folder / "checkpoint"
-    if not checkpoint.exists():
-        save_checkpoint(checkpoint)
-    lines: list[Line] = []
-    for precision in precisions:
-        say(f"building its {precision} engines")
-        engine = folder / precision
-        if not engine.exists():
-            options = (DEPLOYMENT, f"model_dir={checkpoint}", f"build.precision={precision}", f"engine_dir={engine}")
-            commands.command(*options, module=commands.BUILD)
-        lines += _measure(checkpoint, engine, precision, threads, rounds, say)
-    return lines
-
-
-def _measure(checkpoint: Path, engine: Path, precision: str, threads: int, rounds: int, say: Say) -> list[Line]:
-    name = f"Qwen3-TTS 0.6B, {precision}"
+    checkpoint, engine = save_checkpoint(folder / "checkpoint"), folder / "engines"
+    say("building its engines")
+    commands.command(DEPLOYMENT, f"model_dir={checkpoint}", f"engine_dir={engine}", module=commands.BUILD)
+    name = "Qwen3-TTS 0.6B, int4"
     peers: dict[str, list[float]] = {}
     alone: list[dict[str, float]] = []
     together: list[float] = []
@@ -216,22 +203,3 @@ def _measure(checkpoint: Path, engine: Path, precision: str, threads: int, round
         attrs.evolve(real, ours=median(speeds)),
         attrs.evolve(memory, ours=peak / 1e6, peer=allowed / 1e6, ratio=peak / allowed),
     ]
-
-
-def main() -> None:
-    import argparse
-
-    from tests.bench import report
-
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.tts", description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the checkpoint (2.4 GB) and its engines are made, and kept")
-    parser.add_argument("precision", nargs="*", default=["int4"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
-    lines = measure(args.folder, args.threads, args.rounds, print, tuple(args.precision))
-    report.show({"lines": json.dumps(len(lines))}, lines)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from tests.bench import commands
 from tests.bench.line import Line, paired
 from tests.bench.ours import configured
 from tests.bench.worker import Missing, Worker
@@ -117,10 +118,12 @@ class FasterWhisper:
 
 
 def measure(folder: Path, threads: int, rounds: int, say: Say) -> list[Line]:
-    """Lines for the assistant whose engines lie in `folder`."""
-    config = configured(deployment=PRESET)
+    """Lines for the assistant, whose engines are built in `folder`."""
     from framework.cli.building import fetch_weights
 
+    say("building the voice assistant")
+    commands.command(PRESET, f"engine_dir={folder}", module=commands.BUILD)
+    config = configured(deployment=PRESET)
     weights = fetch_weights(config.deployment.parts["asr"], config.paths)
     with tempfile.TemporaryDirectory() as sounds:
         clip = _clip(Path(sounds))
