@@ -31,7 +31,7 @@ class Ran:
 
 
 def command(*arguments: str, module: str = INFERENCE, silent: bool = False) -> Ran:
-    """Run a command to its end. Raises RuntimeError with its last words when it fails, or says nothing and is not `silent`."""
+    """Run a command to its end. Raises RuntimeError with its last words when it fails, or says nothing unasked."""
     with tempfile.TemporaryFile("w+") as errors:
         begin = perf_counter()
         process = subprocess.Popen(
