@@ -118,11 +118,11 @@ class Job:
 
     def collect(self, stage_id: str) -> list[tuple[str, Any]]:
         """Take what is new at the terminals of one stage: (terminal, chunk) pairs, kept for the result too."""
-        new = []
+        new: list[tuple[str, Any]] = []
         for terminal, reader in self._sinks[stage_id]:
-            for chunk in reader.drain():
-                self._outputs[terminal].append(chunk)
-                new.append((terminal, chunk))
+            chunks = reader.drain()
+            self._outputs[terminal] += chunks
+            new += [(terminal, chunk) for chunk in chunks]
         return new
 
     def result(self, error: Exception | None = None, *, cancelled: bool = False) -> Result:

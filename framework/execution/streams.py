@@ -152,11 +152,16 @@ class Reader:
 
     def drain(self) -> list[Any]:
         """All chunks that are there now."""
-        if self._position == self._stream.written:
+        stream = self._stream
+        if self._position == stream.written:
             return []
-        chunks = list(self._stream._from(self._position))
-        self._position = self._stream.written
-        self._stream._drop()
+        position, self._position = self._position, stream.written
+        if stream._readers == [self]:  # as nearly always, after every step
+            chunks = list(stream._chunks)
+            stream._chunks.clear()
+            return chunks
+        chunks = list(stream._from(position))
+        stream._drop()
         return chunks
 
     def detach(self) -> None:
