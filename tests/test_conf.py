@@ -124,7 +124,7 @@ def test_each_flag_of_the_original_has_a_setting(flag: str) -> None:
 def test_each_preset_says_what_it_is_and_where_its_weights_come_from(deployment: str) -> None:
     config = structure(FetchConfig, composed("fetch", f"deployment={deployment}"), where="")
     assert config.deployment.description and config.deployment.size
-    if deployment.startswith("qwen3_tts"):
+    if deployment.startswith(("qwen3_tts", "qwen3_omni")):
         assert config.deployment.source is None and "model_dir" in config.deployment.needs, "no package carries them"
         return
     assert all(isinstance(part.source, Source) for part in config.deployment.parts.values() or [config.deployment])

@@ -6,6 +6,7 @@ Its vocabulary is a token a byte, a few words, and the marks of the published on
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -320,3 +321,7 @@ def reference(folder: Path) -> Any:
     # Without it, transformers 5.24 cannot speak about audio and images together.
     model.talker.config.audio_config = model.config.thinker_config.audio_config
     return model
+
+
+if __name__ == "__main__":
+    print(save_checkpoint(Path(sys.argv[1])))
