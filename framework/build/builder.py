@@ -106,8 +106,13 @@ def graph_only(model_path: Path, engine_dir: Path, *, families: Mapping[str, Fam
     return graph
 
 
-def stale(engine_dir: Path, *, options: BuildOptions, backend: Any) -> str | None:
-    """Why the folder does not hold what these options would build, in words; None when it does."""
+def stale(engine_dir: Path, *, options: BuildOptions, backend: Any, model_path: Path | None = None) -> str | None:
+    """Why the folder does not hold what these options would build, in words; None when it does.
+
+    Args:
+        model_path: the checkpoint; its weights are compared with those of the build by `Checkpoint.fingerprint`, which
+            reads a little of each. One that is no longer there is not asked for.
+    """
     try:
         graph = files.load(engine_dir / FILE_NAME)
         records = [manifest.read(engine_dir / stage.artifact) for stage in graph.stages if stage.artifact]
@@ -122,6 +127,10 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Any) -> str | Non
             value = list(value) if isinstance(value, tuple) else value
             if built != value:
                 return f"it was built with {key}={built}, not {value}"
+    if model_path is not None and model_path.exists():
+        now = open_checkpoint(model_path).fingerprint
+        if any(record.checkpoint != now for record in records):
+            return f"it was built from other weights or another config than {str(model_path)!r} has now"
     return None
 
 

@@ -80,8 +80,9 @@ class _Cursor:
         entries: list[Entry] = []
         problems: list[Problem] = []
         for name, dims, kind, offset in raw:
-            entry = _entry(path, name, dims, kind, start + offset, len(self.data))
+            entry = _entry(path, name, dims, kind, start + offset)
             (entries if isinstance(entry, Entry) else problems).append(entry)  # type: ignore[arg-type]
+        problems += _cut_short(path, entries, len(self.data))
         if problems:
             raise ConfigError(problems)
         return metadata, entries
@@ -126,7 +127,7 @@ def _scalar(kind: int) -> str:
     return _SCALARS[kind]
 
 
-def _entry(path: Path, name: str, dims: tuple[int, ...], kind: int, offset: int, size: int) -> Entry | Problem:
+def _entry(path: Path, name: str, dims: tuple[int, ...], kind: int, offset: int) -> Entry | Problem:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     where = f"{path}: {name}"
@@ -140,10 +141,17 @@ def _entry(path: Path, name: str, dims: tuple[int, ...], kind: int, offset: int,
     if not dims or dims[0] % block:
         return Problem(where=where, got=f"rows of {dims[:1]}", expected=f"a multiple of {form}'s block of {block}")
     nbytes = math.prod(dims) // block * block_bytes
-    if offset + nbytes > size:
-        got = f"{nbytes} bytes at {offset} in a file of {size}"
-        return Problem(where=where, got=got, expected="data inside the file", hint="is it truncated?")
     return Entry(name, form, tuple(reversed(dims)), offset, nbytes)
+
+
+def _cut_short(path: Path, entries: list[Entry], size: int) -> list[Problem]:
+    """One problem for all tensors whose data runs past the end of the file."""
+    outside = [entry for entry in entries if entry.offset + entry.nbytes > size]
+    if not outside:
+        return []
+    got = f"{size} bytes, without the data of {len(outside)} of its {len(entries)} tensors"
+    needed = max(entry.offset + entry.nbytes for entry in outside)
+    return [Problem(where=str(path), got=got, expected=f"{needed} bytes", hint="is it truncated?")]
 
 
 def dequantize_blocks(rows: Array, form: str) -> Array:

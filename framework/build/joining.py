@@ -80,9 +80,17 @@ def join(graphs: Mapping[str, Graph], stages: Mapping[str, Any]) -> Graph:
     return attrs.evolve(joined, terminals=terminals)
 
 
-def stale_part(parts: Mapping[str, BuildOptions], engine_dir: Path, *, backend: Any) -> str | None:
-    """Why some part is not what its options would build, in words; None when all are."""
+def stale_part(
+    parts: Mapping[str, BuildOptions],
+    engine_dir: Path,
+    *,
+    backend: Any,
+    model_paths: Mapping[str, Path | None] | None = None,
+) -> str | None:
+    """Why some part is not what its options and its checkpoint would build, in words; None when all are."""
     for name, options in parts.items():
-        if (reason := stale(engine_dir / name, options=options, backend=backend)) is not None:
+        model_path = (model_paths or {}).get(name)
+        reason = stale(engine_dir / name, options=options, backend=backend, model_path=model_path)
+        if reason is not None:
             return f"{name}: {reason}"
     return None

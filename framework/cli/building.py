@@ -139,18 +139,36 @@ def _stale(config: BuildConfig, folder: Path, backend: Any) -> str | None:
 
     if config.deployment.parts:
         _no_options_of_one(config)
-        return stale_preset(config.deployment, folder, backend)
-    return builder.stale(folder, options=config.build.options, backend=backend)
+        return stale_preset(config.deployment, folder, backend, config.paths)
+    model = config.model_dir.expanduser() if config.model_dir else _at_hand(config.deployment, config.paths)
+    return builder.stale(folder, options=config.build.options, backend=backend, model_path=model)
 
 
-def stale_preset(deployment: Deployment, folder: Path, backend: Any) -> str | None:
-    """Why the folder does not hold what the preset would build for this backend, in words; None when it does."""
+def stale_preset(deployment: Deployment, folder: Path, backend: Any, paths: Paths | None = None) -> str | None:
+    """Why the folder does not hold what the preset would build for this backend, in words; None when it does.
+
+    With `paths` the preset's weights, where they are at hand, are compared too.
+    """
     from framework.build import builder, joining
 
     if not deployment.parts:
-        return builder.stale(folder, options=deployment.options, backend=backend)
+        model = _at_hand(deployment, paths)
+        return builder.stale(folder, options=deployment.options, backend=backend, model_path=model)
     parts = {name: part.options for name, part in deployment.parts.items()}
-    return joining.stale_part(parts, folder, backend=backend)
+    models = {name: _at_hand(part, paths) for name, part in deployment.parts.items()}
+    return joining.stale_part(parts, folder, backend=backend, model_paths=models)
+
+
+def _at_hand(deployment: Deployment, paths: Paths | None) -> Path | None:
+    """The preset's checkpoint if it can be read without being fetched."""
+    from framework.build.fetch import cached, cached_file
+
+    if deployment.model_dir is not None:
+        return deployment.model_dir.expanduser()
+    if deployment.source is None or paths is None:
+        return None
+    cache = paths.weights.expanduser()
+    return cached_file(deployment.source, cache) if cached(deployment.source, cache) else None
 
 
 def has_graph(folder: Path) -> bool:

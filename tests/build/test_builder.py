@@ -297,6 +297,25 @@ def test_other_options_are_stale(built: Path, changed: dict[str, Any], said: str
     assert reason is not None and re.fullmatch(said, reason)
 
 
+def test_the_same_checkpoint_elsewhere_is_not_stale(built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built / "checkpoint", tmp_path / "copy")
+    assert stale(built / "engines", options=SMALL, backend=CPU, model_path=tmp_path / "copy") is None
+    assert stale(built / "engines", options=SMALL, backend=CPU, model_path=tmp_path / "deleted since") is None
+
+
+@pytest.mark.parametrize("changed", ["weights", "config"])
+def test_a_changed_checkpoint_is_stale(built: Path, tmp_path: Path, changed: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(built / "checkpoint", copy)
+    if changed == "weights":
+        weights = load_file(copy / "model.safetensors")
+        save_file(weights | {"model.norm.weight": weights["model.norm.weight"] * 2}, copy / "model.safetensors")
+    else:
+        edit_config(rms_norm_eps=1e-6)(copy)
+    reason = stale(built / "engines", options=SMALL, backend=CPU, model_path=copy)
+    assert reason == f"it was built from other weights or another config than '{copy}' has now"
+
+
 def test_another_backend_is_stale(built: Path) -> None:
     assert stale(built / "engines", options=SMALL, backend=TensorRT()) == "it was built for backend cpu, not tensorrt"
 

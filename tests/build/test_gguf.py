@@ -296,7 +296,18 @@ def test_truncated_file_is_named(tmp_path: Path, share: float) -> None:
     write_gguf(path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ConfigError, match=r"m\.gguf"):
+    with pytest.raises(ConfigError, match=r"m\.gguf") as error:
+        open_checkpoint(path)
+    assert len(error.value.problems) == 1, "the file is named, not each of its tensors"
+
+
+def test_how_much_of_a_file_is_missing_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) - 100])
+    said = rf"got {len(data) - 100} bytes, without the data of \d+ of its \d+ tensors, expected \d+ bytes \(is it trunc"
+    with pytest.raises(ConfigError, match=said):
         open_checkpoint(path)
 
 
