@@ -9,7 +9,16 @@ import pytest
 
 from framework.execution.payloads import AudioChunk
 from framework.io.audio import read_audio, write_wav
-from framework.sweeps.metrics import METRICS, measure, repeated, speech_measures, summary, text_measures, word_errors, words
+from framework.sweeps.metrics import (
+    METRICS,
+    measure,
+    repeated,
+    speech_measures,
+    summary,
+    text_measures,
+    word_errors,
+    words,
+)
 from tests.sweeps.folders import entry, spoken
 
 

@@ -41,7 +41,10 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def echo(tmp_path: Path) -> list[str]:
-    return [f"engine_dir={engines(tmp_path / 'engines' / 'echo', ECHO)}", f"runners.test.echo._target_={__name__}.Counting"]
+    return [
+        f"engine_dir={engines(tmp_path / 'engines' / 'echo', ECHO)}",
+        f"runners.test.echo._target_={__name__}.Counting",
+    ]
 
 
 @pytest.fixture
@@ -275,7 +278,11 @@ def test_jobs_compose_as_hydra_composes_them() -> None:
         cfg, loader = composer.compose(), composer.hydra.config_loader
         quick: Any = copy.copy(loader)
         quick.repository = ParsedOnce(loader.repository)  # type: ignore[attr-defined]
-        for overrides in (["sampling=greedy", "deployment=smollm2"], ["experiment=smollm2_greedy"], ["sampling=greedy"]):
+        for overrides in (
+            ["sampling=greedy", "deployment=smollm2"],
+            ["experiment=smollm2_greedy"],
+            ["sampling=greedy"],
+        ):
             both = [each.load_sweep_config(cfg, [*overrides]) for each in (loader, quick)]
             plain, parsed = (OmegaConf.to_container(each, resolve=False) for each in both)
             assert parsed == plain

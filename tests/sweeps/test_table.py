@@ -16,7 +16,13 @@ from tests.sweeps.folders import entry, job
 @pytest.fixture
 def sweep(tmp_path: Path) -> Sweep:
     job(tmp_path / "0", entry(0), entry(1), overrides=["sampling=greedy", "sampling.top_k=5"], timings={"run_s": 4.0})
-    job(tmp_path / "1", entry(0), entry(1, ok=False), overrides=["sampling=greedy", "sampling.top_k=50"], status="failed")
+    job(
+        tmp_path / "1",
+        entry(0),
+        entry(1, ok=False),
+        overrides=["sampling=greedy", "sampling.top_k=50"],
+        status="failed",
+    )
     job(tmp_path / "2", overrides=["sampling=greedy", "sampling.top_k=x"], status="error")
     return collect(tmp_path)
 
@@ -44,9 +50,7 @@ def test_parquet_has_the_same_rows(sweep: Sweep, tmp_path: Path) -> None:
     assert read.schema.metadata[b"fixed"] == b'{"sampling": "greedy"}'
 
 
-def test_without_pyarrow_it_says_how_to_get_it(
-    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyarrow_it_says_how_to_get_it(sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "find_spec", lambda name: None)
     said = table.save_parquet(sweep, tmp_path / "table.parquet")
     assert said == "no table.parquet: it needs pyarrow (pip install 'multistage[report]')"
