@@ -33,6 +33,7 @@ CONF = "conf"  # the package of this distribution that holds the YAML
 CONFIG_DIR = "MULTISTAGE_CONFIG_DIR"  # folders of the user's own, as in PATH
 # What Hydra instantiates itself, and what it may: a preset from anywhere must not name other code.
 _INSTANTIATED = ("callbacks", "launcher", "sweeper")
+_EXTRAS = ("joblib", "submitit")
 _HYDRAS_OWN = ("hydra.", "hydra_plugins.", *PREFIXES)
 
 # `${conf:requests/questions.json}` is a file beside the YAML, wherever that is installed.
@@ -251,6 +252,9 @@ def _problem(error: Exception, culprit: str | None) -> Problem:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         file = Path(error.missing_cfg_file)
         hint = nearest(file.name, error.options or ())
+        extra = next((name for name in _EXTRAS if file.name.startswith(name)), None)
+        if extra is not None and str(file.parent) == "hydra/launcher":  # plugins bring their own configs
+            hint = f"pip install 'multistage[{extra}]'"
         if culprit is None:
             return Problem(where="defaults", got=str(file), expected="a config that exists", hint=hint)
         return Problem(where=where, got=repr(file.name), expected=f"a file of conf/{file.parent}", hint=hint)

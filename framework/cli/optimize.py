@@ -1,0 +1,137 @@
+"""A sweep that looks for its best point, with Optuna: each batch of points is chosen by how those before it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from hydra.core.utils import JobReturn
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf
+
+from framework.cli.building import say
+from framework.cli.launchers import needed
+from framework.errors import ConfigError, Problem, nearest
+from framework.sweeps.collect import collect
+from framework.sweeps.metrics import METRICS
+
+DIRECTIONS = {"high": "maximize", "low": "minimize"}
+
+
+class OptunaSweeper(Sweeper):
+    """See `conf/hydra/sweeper/optuna.yaml`. The objective is read from the record that each job leaves."""
+
+    def __init__(
+        self,
+        *,
+        objective: str | None,
+        direction: str | None,
+        n_trials: int,
+        n_jobs: int,
+        seed: int | None,
+        storage: str | None,
+        study_name: str | None,
+        params: Mapping[str, str],
+    ) -> None:
+        needed("optuna", "optuna", "hydra/sweeper")
+        metrics = {metric.name: metric for metric in METRICS}
+        problems = []
+        if objective is None or objective not in metrics:
+            got, hint = "nothing" if objective is None else repr(objective), nearest(objective or "", metrics)
+            expected = "a column of the report"
+            problems.append(Problem(where="hydra.sweeper.objective", got=got, expected=expected, hint=hint))
+        better = DIRECTIONS.get(metrics[objective].better) if objective in metrics else None
+        if direction not in (*DIRECTIONS.values(), None) or (direction is None and better is None and not problems):
+            expected, hint = "maximize or minimize", nearest(direction, DIRECTIONS.values()) if direction else ""
+            got = "nothing" if direction is None else repr(direction)
+            problems.append(Problem(where="hydra.sweeper.direction", got=got, expected=expected, hint=hint))
+        for key, number in {"n_trials": n_trials, "n_jobs": n_jobs}.items():
+            if not isinstance(number, int) or number < 1:
+                where, expected = f"hydra.sweeper.{key}", "a whole number of 1 or more"
+                problems.append(Problem(where=where, got=repr(number), expected=expected))
+        if problems:
+            raise ConfigError(problems)
+        self.objective, self.direction = str(objective), direction or better
+        self.n_trials, self.n_jobs, self.seed = n_trials, n_jobs, seed
+        self.storage, self.study_name, self.params = storage, study_name, params
+
+    def setup(self, *, hydra_context: HydraContext, task_function: Callable[..., Any], config: DictConfig) -> None:
+        self.hydra_context, self.config = hydra_context, config
+
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        import optuna
+
+        assert self.hydra_context is not None and self.config is not None and self.launcher is not None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        given = parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
+        given = list({override.get_key_element(): override for override in given}.values())  # the later wins
+        if not any(override.is_sweep_override() for override in given):
+            hint = "'sampling.temperature=interval(0.2,1.2)'"
+            raise ConfigError(Problem(where="hydra/sweeper", got="no range", expected="something to try", hint=hint))
+        study = optuna.create_study(
+            direction=self.direction,
+            sampler=optuna.samplers.TPESampler(seed=self.seed),
+            storage=self.storage,
+            study_name=self.study_name,
+            load_if_exists=True,
+        )
+        folder = Path(str(self.config.hydra.sweep.dir)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, folder / "multirun.yaml")
+        batches: list[Sequence[JobReturn]] = []
+        points: list[tuple[str, float]] = []
+        for begin in range(0, self.n_trials, self.n_jobs):
+            trials = [study.ask() for _ in range(min(self.n_jobs, self.n_trials - begin))]
+            jobs = [[suggested(override, trial) for override in given] for trial in trials]
+            if not batches:
+                self.validate_batch_is_legal(jobs)
+            batches.append(self.launcher.launch(jobs, initial_job_idx=begin))
+            for trial, job, result in zip(trials, jobs, batches[-1], strict=True):
+                value = self._value(result)
+                state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
+                study.tell(trial, value, state=state)
+                if value is not None:
+                    changed = [o for o, asked in zip(job, given, strict=True) if asked.is_sweep_override()]
+                    points.append((f"[{begin + trials.index(trial)}] {' '.join(changed)}", value))
+        self._tell(points)
+        return batches
+
+    def _value(self, result: JobReturn) -> float | None:
+        """The objective of one job; None when it failed or has no such number."""
+        if int(result.return_value) or result.hydra_cfg is None:
+            return None
+        try:
+            (point,) = collect(Path(str(result.hydra_cfg.hydra.runtime.output_dir))).points
+        except ConfigError:
+            return None
+        value = point.numbers.get(self.objective)
+        return float(value) if isinstance(value, (int, float)) else None
+
+    def _tell(self, points: Sequence[tuple[str, float]]) -> None:
+        if not points:
+            say(f"no point has a {self.objective}: see the errors above, or choose another hydra.sweeper.objective")
+            return
+        best, value = (max if self.direction == "maximize" else min)(points, key=lambda point: point[1])
+        say(f"best of {len(points)}: {best}, with {self.objective} {value:g}")
+
+
+def suggested(override: Override, trial: Any) -> str:
+    """An override with the value that a trial tries for it; one without a choice is as it was."""
+    key, value = override.get_key_element(), override.value()
+    if not override.is_sweep_override():
+        return f"{key}={override.get_value_element_as_str()}"
+    name = override.key_or_group
+    if isinstance(value, IntervalSweep):
+        log = "log" in value.tags
+        if isinstance(value.start, int) and isinstance(value.end, int):
+            return f"{key}={trial.suggest_int(name, value.start, value.end, log=log)}"
+        return f"{key}={trial.suggest_float(name, float(value.start or 0), float(value.end or 0), log=log)}"
+    if isinstance(value, RangeSweep) and not value.shuffle:
+        return f"{key}={trial.suggest_categorical(name, list(value.range()))}"
+    assert isinstance(value, (ChoiceSweep, RangeSweep)) or override.is_discrete_sweep()
+    return f"{key}={trial.suggest_categorical(name, list(override.sweep_string_iterator()))}"
