@@ -168,8 +168,9 @@ def _backend(config: InferenceConfig, system: Deployed) -> Any:
 
 def _speakers(graph: Graph) -> dict[str, str]:
     """Which stage gives the reply's text, and which its sound."""
-    ports = {terminal: graph.stage(terminal.owner).port(terminal.name) for terminal in graph.terminals}
-    return {port.kind: terminal.owner for terminal, port in ports.items() if port and port.kind in ("text", "audio")}
+    found = ((terminal, graph.stage(terminal.owner)) for terminal in graph.terminals)
+    ports = [(terminal.owner, stage.port(terminal.name)) for terminal, stage in found if stage is not None]
+    return {port.kind: owner for owner, port in ports if port is not None and port.kind in ("text", "audio")}
 
 
 def _runner(system: Deployed, stage: Stage) -> Any:

@@ -35,7 +35,8 @@ def in_folder(config: InferenceConfig, folder: Path) -> InferenceConfig:
     ]
     if problems:
         raise ConfigError(problems)
-    return attrs.evolve(config, **{key: folder / path for key, path in outputs.items()})
+    moved: dict[str, Any] = {key: folder / path for key, path in outputs.items()}
+    return attrs.evolve(config, **moved)
 
 
 def defaults_of(config: InferenceConfig) -> Defaults:

@@ -47,7 +47,7 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int]) -> tuple[Path, D
     cfg = composer.compose()
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.mode = RunMode.MULTIRUN
-    loader = composer.hydra.config_loader
+    loader: Any = composer.hydra.config_loader
     quick: Any = copy.copy(loader)
     quick.repository = ParsedOnce(loader.repository)
     lenient: Any = copy.copy(loader)
@@ -60,7 +60,7 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int]) -> tuple[Path, D
         folder = Path(str(cfg.hydra.sweep.dir)).absolute()
         claim(folder)
         callbacks.on_multirun_start(config=cfg, config_name=composer.command)
-        arguments = [str(override) for override in OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False)]
+        arguments = [str(override) for override in cfg.hydra.overrides.task]
         try:
             batches = sweeper.sweep(arguments=arguments) or []
         except (HydraException, OmegaConfBaseException, ConfigError):
@@ -87,8 +87,8 @@ class ParsedOnce(CachingConfigRepository):
 
 def problems_in(cfg: DictConfig) -> ConfigError | None:
     """What kept a job's config from being composed."""
-    faults = cfg.get(_PROBLEMS)
-    return None if faults is None else ConfigError(Problem(**fault) for fault in OmegaConf.to_container(faults))
+    faults: Any = None if _PROBLEMS not in cfg else OmegaConf.to_container(cfg[_PROBLEMS], resolve=False)
+    return None if faults is None else ConfigError(Problem(**fault) for fault in faults)
 
 
 def claim(folder: Path) -> None:

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -102,7 +103,8 @@ def measure(entry: Mapping[str, Any], stages: Mapping[str, str] | None, folder: 
         found["audio_s"] = round(seconds, 4)
         found |= _factors(work, seconds)
         speaker = reports.get((stages or {}).get("audio") or next(reversed(reports), ""), {})
-        found |= {"first_audio_s": first for first in [_number(speaker.get("first_output_s"))] if first is not None}
+        first = _number(speaker.get("first_output_s"))
+        found |= {} if first is None else {"first_audio_s": first}
     if work is not None:
         found["wall_s"] = work
     return found
@@ -148,7 +150,7 @@ def text_measures(text: str) -> dict[str, float]:
     said = words(text)
     if not said:
         return {}
-    pairs = [*zip(said, said[1:], strict=False)]
+    pairs = [*pairwise(said)]
     distinct = {"distinct_2": round(len({*pairs}) / len(pairs), 4)} if pairs else {}
     return {**distinct, "repeated_words": repeated(said)}
 
@@ -181,7 +183,7 @@ def word_errors(reference: str, heard: str) -> tuple[int, int]:
 
 
 def speech_measures(sound: AudioChunk) -> dict[str, float]:
-    """`silent_share`, `longest_silence_s`, `clipped_share`; {} without samples. A last part of a frame counts as one."""
+    """`silent_share`, `longest_silence_s`, `clipped_share`; {} without samples. A part of a frame at the end is one."""
     samples = mono(sound.samples)
     if not len(samples):
         return {}
