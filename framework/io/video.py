@@ -75,19 +75,16 @@ def open_sound(path: Path, expected: str) -> Iterator[tuple[int, Iterator[np.nda
         if not container.streams.audio:
             raise ConfigError(Problem(where=str(path), got="no sound in it", expected=expected))
         stream = container.streams.audio[0]
-        yield stream.rate, _sound(container, stream, path, expected)
+        yield stream.rate, _sound(container, stream)
 
 
-def _sound(container: Any, stream: Any, path: Path, expected: str) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+def _sound(container: Any, stream: Any) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
     import av
 
     planes = av.AudioResampler(format="fltp", rate=stream.rate)  # floats, a row a channel
-    try:
-        for frame in container.decode(stream):
-            for part in planes.resample(frame):
-                yield part.to_ndarray().mean(axis=0, dtype=np.float32)
-    except av.FFmpegError as error:
-        raise ConfigError(Problem(where=str(path), got=str(error), expected=expected)) from error
+    for frame in container.decode(stream):
+        for part in planes.resample(frame):
+            yield part.to_ndarray().mean(axis=0, dtype=np.float32)
 
 
 def frame_files(folder: Path) -> list[Path]:
@@ -110,13 +107,12 @@ def _opened(path: Path, expected: str = _EXPECTED) -> Iterator[Any]:
     if path.is_file() and not path.stat().st_size:
         raise ConfigError(Problem(where=str(path), got="an empty file", expected=expected))
     try:
-        container = av.open(str(path))
+        with av.open(str(path)) as container:
+            yield container
     except (av.FFmpegError, OSError) as error:
         expected = expected if path.exists() else "a file that exists"
         got = getattr(error, "strerror", None) or str(error)
         raise ConfigError(Problem(where=str(path), got=got, expected=expected)) from error
-    with container:
-        yield container
 
 
 def _decoded(container: Any, path: Path) -> Iterator[Any]:

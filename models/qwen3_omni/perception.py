@@ -172,16 +172,18 @@ class _VisualEncoder:
         self, frames: Iterable[Pixels], grids: int, config: PixelConfig, *, resize: bool, where: str
     ) -> Percept:
         """Frames of one size; as many as a patch is deep make one of `grids`, and are read when they are needed."""
-        sized = _sized(frames, config, resize, where)
-        first = next(sized)
-        height, width = (side // config.patch_size for side in first.shape[:2])
+        frames = iter(frames)
+        first = next(frames)
+        size = _size(first, config, resize, where)
+        height, width = (side // config.patch_size for side in size)
         tokens = height * width // config.merge_size**2
         what = f"a picture of {first.shape[1]} x {first.shape[0]} pixels"
         what = what if grids == 1 else f"{grids * config.temporal_patch_size} times {what}"
         _check_tokens(what, grids * tokens, self._engine, where)
         at_once = self._engine.spec.caps["frames"]
         features, deepstack = [], []
-        for batch in _batches(chain([first], sized), at_once * config.temporal_patch_size):
+        sized = (resize_image(frame, *size) for frame in _alike(chain([first], frames), where))
+        for batch in _batches(sized, at_once * config.temporal_patch_size):
             run = self._engine.run(visual_feeds(batch, config, self.config))
             features.append(run["features"].reshape(-1, self.config.out_hidden_size))
             if "deepstack" in run:
@@ -222,21 +224,25 @@ def visual_feeds(frames: Sequence[Pixels], pixel: PixelConfig, config: VisionCon
     return {"pixels": pixels.patches(frames, pixel), "positions": positions, "taps": taps, "shares": shares}
 
 
-def _sized(frames: Iterable[Pixels], config: PixelConfig, resize: bool, where: str) -> Iterator[Pixels]:
-    """Frames in the size of whole blocks that the first one has or is given."""
-    shape: tuple[int, ...] | None = None
-    size = (0, 0)
+def _size(frame: Pixels, config: PixelConfig, resize: bool, where: str) -> tuple[int, int]:
+    """Height and width that a frame is looked at in: whole blocks."""
+    height, width = frame.shape[:2]
+    if resize:
+        return pixels.fit(height, width, config, where)
+    if height % config.block or width % config.block:
+        got = f"{width} x {height} pixels and do_resize=false"
+        raise StageError(Problem(where=where, got=got, expected=f"multiples of {config.block}"))
+    return height, width
+
+
+def _alike(frames: Iterable[Pixels], where: str) -> Iterator[Pixels]:
+    height = width = 0
     for frame in frames:
-        height, width = frame.shape[:2]
-        if shape is None:
-            shape, size = frame.shape, pixels.fit(height, width, config, where) if resize else (height, width)
-            if not resize and (height % config.block or width % config.block):
-                got = f"{width} x {height} pixels and do_resize=false"
-                raise StageError(Problem(where=where, got=got, expected=f"multiples of {config.block}"))
-        elif frame.shape != shape:
-            got = f"a frame of {width} x {height} pixels after one of {shape[1]} x {shape[0]}"
+        if width and frame.shape[:2] != (height, width):
+            got = f"a frame of {frame.shape[1]} x {frame.shape[0]} pixels after one of {width} x {height}"
             raise StageError(Problem(where=where, got=got, expected="frames of one size"))
-        yield resize_image(frame, *size)
+        height, width = frame.shape[:2]
+        yield frame
 
 
 def _batches(frames: Iterator[Pixels], size: int) -> Iterator[list[Pixels]]:
