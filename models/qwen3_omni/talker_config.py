@@ -26,6 +26,7 @@ class OmniSpeechConfig(SpeechConfig):
         accept_layer: thinker layer whose states say what media are.
         im_start, user, assistant: marks in the text's vocabulary.
         media: ids of the placeholders of sound, images and video.
+        vision_start, vision_end, audio_start: marks around them.
     """
 
     sections: tuple[int, ...]
@@ -36,6 +37,9 @@ class OmniSpeechConfig(SpeechConfig):
     user: int
     assistant: int
     media: frozenset[int]
+    vision_start: int
+    vision_end: int
+    audio_start: int
 
     @property
     def text_rows(self) -> int:
@@ -64,7 +68,7 @@ class OmniSpeechConfig(SpeechConfig):
         problems = [
             *_ids(config, _TOP, where),
             *_ids(talker, _TALKER, at),
-            *_ids(thinker, _MEDIA, f"{where}: thinker_config"),
+            *_ids(thinker, (*_MEDIA, *_STARTS), f"{where}: thinker_config"),
             *_ids(thinker.get("text_config") or {}, ("vocab_size",), f"{where}: thinker_config.text_config"),
             *_ids(text, ("shared_expert_intermediate_size",), f"{at}.text_config"),
         ]
@@ -108,6 +112,10 @@ class OmniSpeechConfig(SpeechConfig):
             user=config["user_token_id"],
             assistant=config["assistant_token_id"],
             media=frozenset(thinker[key] for key in _MEDIA),
+            vision_start=thinker["vision_start_token_id"],
+            # Their names in the vocabulary follow each other; older files name the first alone.
+            vision_end=thinker.get("vision_end_token_id", thinker["vision_start_token_id"] + 1),
+            audio_start=thinker["audio_start_token_id"],
         )
 
 
@@ -138,6 +146,7 @@ _TALKER = (
     "codec_eos_token_id",
     *(f"codec_{name}_id" for name in _MARKS),
 )
+_STARTS = ("audio_start_token_id", "vision_start_token_id")
 _MEDIA = ("audio_token_id", "image_token_id", "video_token_id")
 
 

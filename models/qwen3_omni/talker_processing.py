@@ -8,6 +8,7 @@ hear of. Every further token of the answer goes beside a frame of sound.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -95,6 +96,10 @@ class Answer(Script):
         self.ended = self.ended or last
         self._follow()
 
+    def read(self, frames: int) -> int:
+        """One beside each frame."""
+        return min(self.spoken, frames)
+
     def _say(self) -> None:
         self.words += self._unsure
         self._unsure.clear()
@@ -151,21 +156,34 @@ class Answer(Script):
         frames[:, 0] = codes
         positions = features = None
         if media[rows].any():
+            wanted, count = media[rows], len(rows)
             features = np.zeros((len(text), config.talker.hidden), np.float32)
-            wanted = media[rows]
-            features[: len(rows)][wanted] = project(talk.hidden[np.cumsum(media)[rows][wanted] - 1])
-            positions = np.concatenate([*_moved(talk.positions, asked), np.zeros((3, len(text) - len(rows)))], axis=1)
-            following = positions[:, : len(rows)].max() + 1 + np.arange(len(text) - len(rows))
-            positions[:, len(rows) :] = following
-            positions = positions.astype(np.float32)
+            features[:count][wanted] = project(talk.hidden[np.cumsum(media)[rows][wanted] - 1])
+            positions = np.zeros((3, len(text)), np.float32)
+            positions[:, :count] = np.concatenate([*self._places(talk, asked)], axis=1)
+            positions[:, count:] = positions[:, :count].max() + 1 + np.arange(len(text) - count)
         return Prompt(text=np.array(text, np.int64), codes=frames, features=features, positions=positions)
 
+    def _places(self, talk: Conversation, parts: Sequence[slice]) -> Iterator[Float32]:
+        """Rotary positions of each part behind those of the part before, as if nothing had been between them.
 
-def _moved(positions: Float32, parts: Sequence[slice]) -> Iterator[Float32]:
-    """Positions of each part, moved to follow those of the part before: what lies between was left out."""
-    start = 0.0
-    for part in parts:
-        own = positions[:, part]
-        own = own - own[:, :1] + start
-        start = float(own.max()) + 1
-        yield own
+        A video with its own sound is as long as its tokens here: the published class tells its thinker, but not its
+        talker, that sound and frames take turns.
+        """
+        config, start = self._config, 0.0
+        joined = (talk.ids[:-1] == config.vision_start) & (talk.ids[1:] == config.audio_start)
+        ends = np.flatnonzero(talk.ids == config.vision_end)
+        for part in parts:
+            cuts = [part.start]
+            for begin in np.flatnonzero(joined):
+                if part.start <= begin < part.stop:
+                    cuts += [int(begin), int(ends[ends > begin][0]) + 1]
+            cuts.append(part.stop)
+            for number, (begin, end) in enumerate(pairwise(cuts)):
+                if begin == end:
+                    continue
+                own = talk.positions[:, begin:end] - talk.positions[:, begin : begin + 1]
+                if number % 2:
+                    own = np.broadcast_to(np.arange(end - begin, dtype=np.float32), own.shape)
+                yield own + start
+                start += float(own.max()) + 1

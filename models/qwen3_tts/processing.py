@@ -81,6 +81,10 @@ class Script:
     spoken: int = 0
     details: dict[str, Any] = attrs.Factory(dict)
 
+    def read(self, frames: int) -> int:
+        """Text tokens that the talker has read when it has said so many frames: all."""
+        return self.spoken
+
 
 class TTSProcessor:
     """Tokenizer and ids of one engine folder."""

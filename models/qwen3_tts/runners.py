@@ -257,7 +257,7 @@ class Talker(Runner):
     def _begin(self, speech: _Speech) -> None:
         """Take a prompt that is there. Raises StageError for one that is too long, and for a text known to its end that
         could not be said to its end."""
-        prompt, script, where = speech.prompt, speech.script, f"request {speech.row.request.index}"
+        prompt, where = speech.prompt, f"request {speech.row.request.index}"
         tokens, frames = len(prompt.text), speech.talker.max_generate_length
         if tokens > self._max_input:
             hint = "say it in parts, or build with a larger build.max_input_len"
@@ -273,7 +273,7 @@ class Talker(Runner):
         limits = [(frames, f"max_generate_length of {frames} frames"), (room, f"cache of {self._capacity} entries")]
         speech.most, speech.reason = min(limits)
         self._set(speech.row.index, speech.talker, speech.predictor, prompt)
-        speech.row.details.update(prompt_tokens=tokens, text_tokens=script.spoken)
+        speech.row.details["prompt_tokens"] = tokens
 
     def _set(self, row: int, talker: Sampling, predictor: Sampling, prompt: Any) -> None:
         values: dict[str, Any] = {"repetition_penalty": talker.repetition_penalty}
@@ -393,7 +393,9 @@ class Talker(Runner):
                 self._finish(speech, "max-length", cut_by=reason)
 
     def _finish(self, speech: _Speech, reason: str, **details: Any) -> None:
-        details |= {"text_tokens": speech.script.spoken}
+        if speech.prompt is not None:
+            said = speech.length - len(speech.prompt.text) + 1  # frames, and the end
+            details["text_tokens"] = speech.script.read(said)
         speech.row.finish(finish_reason=reason, frames=speech.frames, **details)
 
 

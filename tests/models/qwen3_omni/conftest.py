@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.models.qwen3_omni import thinking, tiny
+from tests.models.qwen3_omni import speaking, thinking, tiny
 
 
 class Workshop:
@@ -26,6 +26,17 @@ class Workshop:
     @cached_property
     def reference(self) -> thinking.Reference:
         return thinking.Reference(self.checkpoint)
+
+    @cached_property
+    def engines(self) -> Path:
+        """Engines of everything."""
+        folder = self._folder / "engines"
+        thinking.build_tiny(self.checkpoint, folder, speaking.OPTIONS)
+        return folder
+
+    @cached_property
+    def speaker(self) -> speaking.Reference:
+        return speaking.Reference(self.reference)
 
     def _thinker(self, **options: Any) -> Path:
         """Engines of a thinker alone."""
