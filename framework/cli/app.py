@@ -51,7 +51,7 @@ class Run:
 
 Task = Callable[[dict[str, Any], Run], int]
 # Called with the folder of a sweep and what its jobs share, after the last job.
-SweepEnd = Callable[[Path, DictConfig], None]
+SweepEnd = Callable[[Path, DictConfig], int]
 
 
 def main(
@@ -59,7 +59,7 @@ def main(
     task: Task,
     *,
     keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
-    sweep_end: SweepEnd = lambda folder, cfg: None,
+    sweep_end: SweepEnd = lambda folder, cfg: 0,
 ) -> NoReturn:
     """Run a command with the arguments of the process, and exit.
 
@@ -67,7 +67,7 @@ def main(
         command: root config, e.g. `inference`.
         task: from the composed values to the exit status.
         keeps_folder: whether a run with this config gets a folder below `outputs/`. A sweep's jobs always do.
-        sweep_end: what becomes of a sweep.
+        sweep_end: what becomes of a sweep; gives an exit status too.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that finished results are written
     sys.exit(call(command, task, sys.argv[1:], keeps_folder=keeps_folder, sweep_end=sweep_end))
@@ -79,7 +79,7 @@ def call(
     argv: Sequence[str],
     *,
     keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
-    sweep_end: SweepEnd = lambda folder, cfg: None,
+    sweep_end: SweepEnd = lambda folder, cfg: 0,
 ) -> int:
     """`main` without the process: the exit status."""
     return guarded(lambda: _dispatch(command, task, argv, keeps_folder, sweep_end))
@@ -215,8 +215,7 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd, options: Sequenc
         folder, cfg, codes = sweep(composer, job)
     finally:
         process.close()
-    sweep_end(folder, cfg)
-    return max(codes, default=0)
+    return max([*codes, sweep_end(folder, cfg)])
 
 
 def _shell(command: str, arguments: Sequence[str]) -> str:

@@ -55,6 +55,8 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
         _check(config, system, run)
         _print_graph(system.graph)
         return 0
+    if config.plan_memory:
+        return _plan_memory(config, deployed(config, prefixes))
     if config.list_voices:
         return _list_voices(deployed(config, prefixes))
     from framework.cli.profile import Profile
@@ -180,6 +182,17 @@ def _runner(system: Deployed, stage: Stage) -> Any:
     return cls(stage=stage, config=typed)
 
 
+def _plan_memory(config: InferenceConfig, system: Deployed) -> int:
+    """Print what the stages will take; status 1 when some do not fit."""
+    from framework.cli import planning
+
+    backend = _backend(config, system)
+    plan = planning.planned(system.graph, system.folder, config.batching.get("size"))
+    free, place = planning.free_memory(backend)
+    print(planning.report(plan, free, place))
+    return 1 if planning.too_much(plan, free) else 0
+
+
 def _list_voices(system: Deployed) -> int:
     """Print what requests may choose by name, a line a choice; status 1 when there is nothing."""
     found = [
@@ -286,14 +299,14 @@ def _takes(cls: type[Any], setting: str) -> bool:
     return settings is not None and setting in attrs.fields_dict(settings)
 
 
-def after_sweep(folder: Path, cfg: DictConfig) -> None:
+def after_sweep(folder: Path, cfg: DictConfig) -> int:
     from framework.cli.report import after_sweep
 
-    after_sweep(folder, cfg)
+    return after_sweep(folder, cfg)
 
 
 def keeps_folder(cfg: DictConfig) -> bool:
-    return cfg.get("input_file") is not None and not cfg.get("validate_config")
+    return cfg.get("input_file") is not None and not (cfg.get("validate_config") or cfg.get("plan_memory"))
 
 
 def main() -> NoReturn:

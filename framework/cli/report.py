@@ -24,21 +24,27 @@ def task(values: dict[str, Any], run: app.Run) -> int:
     if config.folder is None:
         hint = "multistage-report outputs/sweeps/..."
         raise ConfigError(Problem(where="folder", got="nothing", expected="the folder of a sweep or run", hint=hint))
-    sweep = make(config.folder.expanduser(), config.report, config.paths)
+    sweep, status = make(config.folder.expanduser(), config.report, config.paths)
     print(as_text(sweep))
-    return 0 if sweep.ok else 1
+    return max(status, 0 if sweep.ok else 1)
 
 
-def make(folder: Path, options: ReportOptions, paths: Paths) -> Sweep:
+def make(folder: Path, options: ReportOptions, paths: Paths) -> tuple[Sweep, int]:
     """Write the table and the page of what lies in `folder`, into it.
 
-    Raises ConfigError when there is no run in it, or no engines for what shall be transcribed.
+    Returns:
+        what was found, and an exit status: 2 when nothing could be transcribed, which takes nothing else away.
+
+    Raises:
+        ConfigError: there is no run in the folder.
     """
     from framework.sweeps import table
     from framework.sweeps.collect import collect
 
-    sweep = collect(folder)
-    if options.transcribe is not None and _transcribe(sweep, options.transcribe, paths):
+    sweep, status = collect(folder), 0
+    if options.transcribe is not None:
+        name = options.transcribe
+        status = app.told(lambda: _transcribe(sweep, name, paths))
         sweep = collect(folder)
     table.save_csv(sweep, folder / table.CSV)
     missing = table.save_parquet(sweep, folder / table.PARQUET)
@@ -49,7 +55,7 @@ def make(folder: Path, options: ReportOptions, paths: Paths) -> Sweep:
 
         page.save_page(sweep, folder / page.NAME, embed_mb=options.embed_mb)
         building.say(f"page: {folder / page.NAME}")
-    return sweep
+    return sweep, status
 
 
 def as_text(sweep: Sweep) -> str:
@@ -62,17 +68,19 @@ def as_text(sweep: Sweep) -> str:
     return "\n".join([columns(text(sweep)), *told])
 
 
-def after_sweep(folder: Path, cfg: DictConfig) -> None:
-    """The report of a sweep that has ended; its table goes where all goes that is no reply."""
+def after_sweep(folder: Path, cfg: DictConfig) -> int:
+    """The report of a sweep that has ended; its table goes where all goes that is no reply. The exit status."""
     from omegaconf import OmegaConf
 
     node = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("report", "paths")}
     options = structure(ReportOptions, node["report"], where="report")
-    building.say(as_text(make(folder, options, structure(Paths, node["paths"], where="paths"))))
+    sweep, status = make(folder, options, structure(Paths, node["paths"], where="paths"))
+    building.say(as_text(sweep))
+    return status
 
 
-def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> bool:
-    """Let a deployment hear the sweep's speech; returns whether there was any that it had not heard."""
+def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> int:
+    """Let a deployment hear what it has not heard yet. Raises ConfigError when it cannot be had."""
     from framework.cli.composition import Composer, own_folders, values_of
     from framework.cli.config import InferenceConfig
     from framework.cli.inference import deployed, make_executor
@@ -80,7 +88,7 @@ def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> bool:
 
     cells = missing(sweep, deployment)
     if not cells:
-        return False
+        return 0
     building.say(f"{deployment} hears {len(cells)} replies")
     folders = [f"paths.{key}='{getattr(paths, key)}'" for key in ("cache", "engines", "weights")]
     given = [f"deployment={deployment}", "build_if_missing=true", "batching=inflight", "batching.size=4", *folders]
@@ -88,7 +96,7 @@ def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> bool:
         config = structure(InferenceConfig, values_of(composer.compose()), where="")
     with make_executor(config, deployed(config), None) as executor:
         transcribe(sweep, deployment, executor.run)
-    return True
+    return 0
 
 
 def with_folder(argv: Sequence[str]) -> list[str]:

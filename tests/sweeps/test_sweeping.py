@@ -286,3 +286,13 @@ def test_jobs_compose_as_hydra_composes_them() -> None:
             both = [each.load_sweep_config(cfg, [*overrides]) for each in (loader, quick)]
             plain, parsed = (OmegaConf.to_container(each, resolve=False) for each in both)
             assert parsed == plain
+
+
+def test_a_transcriber_that_cannot_be_had_takes_nothing_else_away(
+    speech: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    nowhere = ("report.transcribe=wisper_tiny_en", f"paths.cache={tmp_path}/cache")
+    assert infer(speech, "-m", "prompt=one,two", "out_audio=it.wav", *nowhere) == 2
+    assert "did you mean 'whisper_tiny_en'?" in capsys.readouterr().err
+    assert len(rows()) == 2
+    assert (sweep_folder() / "index.html").is_file()
