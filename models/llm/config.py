@@ -12,8 +12,8 @@ from framework.errors import ConfigError, Problem
 
 @attrs.frozen(kw_only=True)
 class MoEConfig:
-    """Feed-forward blocks that are mixtures: `experts` MLPs of `intermediate` width, `top_k` of them a token; `shared` is
-    the width of one that every token goes through, 0 where there is none."""
+    """Feed-forward blocks that are mixtures: `experts` MLPs of `intermediate` width, `top_k` of them a token; `shared`
+    is the width of one that every token goes through, 0 where there is none."""
 
     experts: int
     top_k: int

@@ -81,7 +81,7 @@ class _Sequence:
         """Rotary position, in all three directions, of a token behind the prompt."""
         return self.prompt.following + entry - len(self.prompt.ids)
 
-    def fed(self, count: int) -> tuple[Any, Float32]:
+    def fed(self, count: int) -> tuple[Any, Float32 | None]:
         """Ids and rotary positions of the `count` tokens fed last, which are of the prompt, or one of the reply."""
         begin = self.length - count
         if begin < len(self.prompt.ids):
@@ -130,6 +130,7 @@ class Backbone(Runner):
             vocab=int(shapes["logit_bias"][1]),
             candidates=0 if "candidates" in shapes else caps["candidates"],
         )
+        self._placed = "positions" in shapes  # tokens have rotary positions other than their cache entry
         self._rows = rows
         self._text = TextProcessor(context.artifact)
         names = {spec.name for spec in self._engine.spec.outputs}
@@ -257,9 +258,11 @@ class Backbone(Runner):
             ids[index, :count] = sequence.prompt.ids[span]
             positions[:, index, :count] = sequence.prompt.positions[:, span]
             sequence.last = int(ids[index, -1])
+        if self._placed:
+            call.write("positions", positions)
         if media:
             self._write_features(call, width, group, spans)
-        self._run(call, ids, positions, [s.length for s in group], counts, group, start, stop)
+        self._run(call, ids, [s.length for s in group], counts, group, start, stop)
         if media and width == 1:  # the call that writes replies, too
             self._write_features(call, width, group, [slice(0)] * len(group))
         for sequence, count in zip(group, counts, strict=True):
@@ -296,9 +299,9 @@ class Backbone(Runner):
         rows = [self._sequences.get(index) for index in range(start, stop)]
         call = self._call(start, stop, 1, writing)
         ids = np.array([[s.last if s else 0] for s in rows], np.int64)
-        positions = np.array([[[s.position(s.length) if s else 0.0] for s in rows]] * 3, np.float32)
-        lengths = [s.length if s else 0 for s in rows]
-        self._run(call, ids, positions, lengths, [1] * len(rows), writing, start, stop)
+        if self._placed:
+            call.write("positions", np.array([[[s.position(s.length) if s else 0.0] for s in rows]] * 3, np.float32))
+        self._run(call, ids, [s.length if s else 0 for s in rows], [1] * len(rows), writing, start, stop)
         for sequence in writing:
             sequence.length += 1
         self._publish(call, start, [(sequence, 1) for sequence in writing])
@@ -318,7 +321,6 @@ class Backbone(Runner):
         self,
         call: Any,
         ids: np.ndarray[Any, np.dtype[np.int64]],
-        positions: Float32,
         past: Sequence[int],
         counts: Sequence[int],
         sequences: Sequence[_Sequence],
@@ -328,8 +330,6 @@ class Backbone(Runner):
         call.write("ids", ids)
         call.write("past_lengths", np.array(past, np.int64))
         call.write("token_counts", np.array(counts, np.int64))
-        if "positions" in self._shapes:
-            call.write("positions", positions)
         if any(sequence.sampling.temperature > 0 for sequence in sequences):
             noise = np.zeros((stop - start, 1), np.float32)
             for sequence in sequences:
@@ -348,8 +348,8 @@ class Backbone(Runner):
             for sequence, count in wanted:
                 ids, positions = sequence.fed(count)
                 values = np.array(hidden[sequence.row.index - start, :count])  # type: ignore[index]
-                own = positions if "positions" in self._shapes else None
-                sequence.row.outputs[port].write(HiddenChunk(ids=ids, values=values, positions=own))
+                positions = positions if self._placed else None
+                sequence.row.outputs[port].write(HiddenChunk(ids=ids, values=values, positions=positions))
         ids = logprobs = None
         if any(sequence.sampling.num_logprobs for sequence, _ in done):
             ids, logprobs = call.read("candidate_ids"), call.read("candidate_logprobs")
