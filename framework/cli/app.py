@@ -205,7 +205,9 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd, options: Sequenc
         hydra_cfg = HydraConfig.get()
         print(f"[{hydra_cfg.job.num}] {' '.join(hydra_cfg.overrides.task)}", file=sys.stderr, flush=True)
         try:
-            command = _shell(composer.command, [*options, *hydra_cfg.overrides.task])
+            # A sweep of one: its overrides are in Hydra's grammar, and its outputs lie in its folder.
+            alone = ("hydra/sweeper=basic", "hydra/launcher=basic", "hydra.sweeper.params=null")
+            command = _shell(composer.command, ["-m", *options, *hydra_cfg.overrides.task, *alone])
             return told(lambda: _job(task, task_cfg, command, keep=True, sweep=True))
         except Exception:  # a bug of ours: the other jobs shall still run
             traceback.print_exc()

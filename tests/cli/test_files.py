@@ -63,7 +63,7 @@ def slow_run(*arguments: str, pause: float = 0.02) -> subprocess.Popen[str]:
         "    for row in rows: print(row.request.index, flush=True)\n"
         "    step(self, rows)\n"
         "fakes.Echo.step = slow\n"
-        "sys.exit(fakes.infer(*sys.argv[1:]))\n"
+        "sys.exit(fakes.infer(*sys.argv[1:], rows=[]))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", code, *arguments]
@@ -74,8 +74,9 @@ def test_a_run_that_was_killed_is_gone_on_with(echo: str, capsys: pytest.Capture
     requests = write_requests(*(f"request {n}" + " fail" * (n == 3) for n in range(60)))
     arguments = [*ROWS, echo, requests, "output_file=p.json", "batching=inflight", "batching.size=4"]
     with slow_run(*arguments) as process:
-        assert process.stdout is not None
-        while (Path("p.json.journal").stat().st_size if Path("p.json.journal").exists() else 0) < 5000:
+        journal = Path("p.json.journal")
+        while not journal.exists() or journal.stat().st_size < 5000:
+            assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert not Path("p.json").exists()
@@ -149,20 +150,24 @@ def test_what_does_not_go_together(
     assert message in capsys.readouterr().err
 
 
-def test_a_second_run_on_the_same_output_is_refused(echo: str) -> None:
-    requests = write_requests(*"abcdefgh")
-    with slow_run(*ROWS, echo, requests, "output_file=p.json", pause=0.3) as first:
-        assert first.stdout is not None and first.stdout.readline() == "0\n"
-        assert infer(echo, requests, "output_file=p.json", "resume=false") == 2
-        _, error = first.communicate()
-        assert first.returncode == 0, error
-    assert said("p.json") == list("abcdefgh")
+def test_a_second_run_on_the_same_output_is_refused(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    requests = write_requests("a", "b")
+    with slow_run(*ROWS, echo, requests, "output_file=p.json", pause=60) as first:
+        try:
+            while not Path("p.json.journal").exists():
+                assert first.poll() is None
+                time.sleep(0.01)
+            for resume in ("null", "true", "false"):
+                assert infer(echo, requests, "output_file=p.json", f"resume={resume}") == 2
+                assert "p.json: got a file that another run is writing" in capsys.readouterr().err
+        finally:
+            first.kill()
 
 
 def test_a_full_disk_is_named_what_is_done_is_kept_and_resume_works(echo: str) -> None:
     requests = write_requests(*(f"{n} " + "x" * 400 for n in range(12)))
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))\n"
-    code = limit + "import sys; from tests.cli.fakes import infer; sys.exit(infer(*sys.argv[1:]))"
+    code = limit + "import sys; from tests.cli.fakes import infer; sys.exit(infer(*sys.argv[1:], rows=[]))"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", code, *ROWS, echo, requests, "output_file=p.json"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -244,6 +249,20 @@ def test_progress_without_a_terminal_is_a_line_every_so_often(
 # --- folders -------------------------------------------------------------------------------------------------------
 
 
+def repeat(command: str) -> str:
+    """What a shell prints that runs this command, from another folder and with our fakes for runners."""
+    script = Path("bin/multistage-inference")
+    script.parent.mkdir()
+    code = "import sys; from tests.cli.fakes import infer; sys.exit(infer(*sys.argv[1:], rows=[]))"
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
+    script.chmod(0o755)
+    path = f"{script.parent.absolute()}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": path}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_a_run_folder_says_what_was_run_and_how(echo: str, tmp_path: Path) -> None:
     arguments = [*ROWS, echo, write_requests("a b"), "stages.echo.config.shout=true"]
     assert infer(*arguments, rows=[]) == 0
@@ -254,9 +273,7 @@ def test_a_run_folder_says_what_was_run_and_how(echo: str, tmp_path: Path) -> No
     assert json.loads((run / "versions.json").read_text())["python"] == sys.version.split()[0]
     command = (run / "command.txt").read_text()
     assert command.splitlines()[0] == f"cd {tmp_path}"
-    again = command.replace("multistage-inference", f"{sys.executable} -m tests.cli.fakes")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    subprocess.run(["sh", "-c", again], check=True, env=environment, cwd="/")
+    repeat(command)
     texts = [
         json.loads((found / "predictions.json").read_text())["responses"][0]["output_text"]
         for found in Path("outputs/runs").glob("*/*")
@@ -265,13 +282,12 @@ def test_a_run_folder_says_what_was_run_and_how(echo: str, tmp_path: Path) -> No
 
 
 def test_a_job_of_a_sweep_is_repeated_by_its_command(echo: str) -> None:
-    assert infer(echo, "-m", "prompt='hi, you',ho", "stages.echo.config.shout=true") == 0
-    commands = sorted(path.read_text().splitlines()[1] for path in Path("outputs/sweeps").glob("*/*/*/command.txt"))
-    assert len(commands) == 2
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    again = commands[0].replace("multistage-inference", f"{sys.executable} -m tests.cli.fakes")
-    done = subprocess.run(["sh", "-c", again], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == "HI, YOU\n"
+    swept = ["experiment=smollm2_temperature", "build_if_missing=false", "prompt='hi, you'"]
+    assert infer(echo, "-m", *swept, "stages.echo.config.shout=true") == 0
+    commands = sorted(path.read_text() for path in Path("outputs/sweeps").glob("*/*/*/command.txt"))
+    assert len(commands) == 12
+    assert repeat(commands[0]).startswith("HI, YOU\n")
+    assert len(list(Path("outputs/sweeps").glob("*/*/*/command.txt"))) == 13
 
 
 def test_runs_that_start_at_once_have_folders_of_their_own(echo: str) -> None:
