@@ -44,7 +44,7 @@ def make_sweeper(cfg: DictConfig, context: HydraContext, task: Callable[..., Any
             plain.hydra.launcher = {TARGET: _BASIC}
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=task, config=plain)
     if launcher is not None:
-        sweeper.launcher = launcher
+        sweeper.launcher, sweeper.config = launcher, cfg  # the time in a folder's name is resolved once, in `cfg`
     return sweeper
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +19,7 @@ from framework.cli.instances import PREFIXES
 from framework.errors import Problem, StageError
 from framework.execution.payloads import AudioChunk, TextChunk
 from framework.execution.request import Request
-from framework.execution.runner import Row, Runner
+from framework.execution.runner import OpenContext, Row, Runner
 from framework.graph.model import InputDecl, RunnerDecl
 
 ALLOWED = (*PREFIXES, "tests.")
@@ -42,7 +44,7 @@ class EchoStyle:
 
 
 class Echo(Runner):
-    """Says the words of the last message, one a step. The words `fail` and `interrupt` do what they say."""
+    """Says the words of the last message, one a step. The words `fail`, `interrupt` and `kill` do what they say."""
 
     decl: ClassVar[RunnerDecl] = RunnerDecl(
         kind="autoregressive",
@@ -53,7 +55,14 @@ class Echo(Runner):
         style=EchoStyle,
     )
 
+    def open(self, context: OpenContext) -> None:
+        if folder := os.environ.get("FAKES_OPENED"):  # which process opened how often, for the tests of launchers
+            with (Path(folder) / str(os.getpid())).open("a") as file:
+                file.write("opened\n")
+
     def check(self, request: Request) -> None:
+        if "kill" in words_of(request):
+            os.kill(os.getpid(), signal.SIGKILL)
         if "refuse" in words_of(request):
             raise StageError(Problem(where="prompt", got="'refuse'", expected="another word"))
 
