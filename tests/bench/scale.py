@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,12 +20,13 @@ from framework.execution.runner import Row, Runner
 from framework.graph.model import Graph, Input, InputDecl, Port, RunnerDecl, Source, Stage
 from tests.bench import commands
 from tests.bench.line import Line, paired
-from tests.bench.ours import DEPLOYMENT, PROSE, configured
+from tests.bench.ours import DEPLOYMENT, configured
 from tests.bench.worker import Missing, Worker
 
 ROWS = 8
 FEW, MANY = 1_000, 10_000  # requests of the files whose memory is compared
-LONG, SHORT, REQUESTS = 160, 8, 64  # tokens of a long and of a short reply; every eighth of the requests is long
+LONG, REQUESTS = 160, 64  # most tokens of a reply; requests, of which every eighth has a long one
+_LANDS = ("France", "Spain", "Italy", "Japan", "Egypt", "Peru", "Norway", "Kenya", "Greece", "Poland", "Chile")
 Say = Callable[[str], None]
 
 
@@ -61,8 +62,8 @@ def measure(folder: Path, threads: int, rounds: int, say: Say) -> list[Line]:
     try:
         ours, peer = [], []
         with Worker(Unequal, folder, threads) as worker:
-            for number in range(rounds + 1):
-                say("files: " + ("warming up" if number == 0 else f"round {number} of {rounds}"))
+            for number in range(min(rounds, 3) + 1):  # a round takes its time, and the ratio is far from its bound
+                say("files: " + ("warming up" if number == 0 else f"round {number}"))
                 peer.append(REQUESTS / worker.call("cohorts"))
                 ours.append(REQUESTS / worker.call("in_flight"))
         gain = paired(gain, ours[1:], peer[1:])
@@ -161,12 +162,10 @@ class Unequal:
 
     def __init__(self, folder: Path, threads: int) -> None:
         from framework.cli.inference import deployed, make_executor
-        from framework.io.tokens import Tokenizer
 
         settings = (f"engine_dir={folder}", f"backend.threads={threads}", "batching=inflight", f"batching.size={ROWS}")
         config = configured(*settings)
         self._executor = make_executor(config, deployed(config), None)
-        self._endless = {id_: -100.0 for id_ in Tokenizer.load(folder).eos_ids}
 
     def in_flight(self) -> float:
         """Seconds for the file."""
@@ -178,28 +177,34 @@ class Unequal:
     def _run(self, policy: Any) -> float:
         self._executor.policy = policy
         begin = perf_counter()
-        results = list(self._executor.run(self._requests()))
+        results = list(self._executor.run(_asked(index) for index in range(REQUESTS)))
         wall = perf_counter() - begin
         _check(results)
         return wall
 
-    def _requests(self) -> Iterable[Request]:
-        for index in range(REQUESTS):
-            sampling = {"temperature": 0.0, "max_generate_length": _length(index), "logit_bias": self._endless}
-            messages = [{"role": "user", "content": PROSE}]
-            yield Request(index=index, fields={"messages": messages}, sampling={"default": sampling})
+
+def _asked(index: int) -> Request:
+    """A question whose answer is a sentence; every eighth, one whose answer goes on up to the limit."""
+    land = _LANDS[index % len(_LANDS)]
+    text = f"Write a long story about a sailor from {land}." if _is_long(index) else f"What is the capital of {land}?"
+    sampling = {"temperature": 0.0, "max_generate_length": LONG}
+    messages = [{"role": "user", "content": text}]
+    return Request(index=index, fields={"messages": messages}, sampling={"default": sampling})
 
 
-def _length(index: int) -> int:
-    return LONG if index % 8 == 3 else SHORT + index % 5
+def _is_long(index: int) -> bool:
+    return index % 8 == 3
 
 
 def _check(results: Sequence[Result]) -> None:
+    """The comparison says something only while lengths are very unequal."""
+    lengths: dict[bool, list[int]] = {True: [], False: []}
     for result in results:
         if result.error is not None:
             raise result.error
-        if result.stages["thinker"].details["generated_tokens"] != _length(result.request.index):
-            raise ValueError(f"not {_length(result.request.index)} tokens: {result.stages['thinker'].details}")
+        lengths[_is_long(result.request.index)].append(result.stages["thinker"].details["generated_tokens"])
+    if median(lengths[True]) < 5 * median(lengths[False]):
+        raise ValueError(f"not very unequal: {lengths}")
 
 
 def _stage(name: str, source: str, *, terminal: bool = False) -> Stage:
