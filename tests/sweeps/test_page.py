@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import time
@@ -18,9 +17,9 @@ from framework.io.picture import MELS
 from framework.sweeps import images
 from framework.sweeps.collect import collect
 from framework.sweeps.page import save_page
+from tests.sweeps.browsers import find
 from tests.sweeps.folders import entry, job, spoken
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WORDS = (
     "the sea is calm today",
     "the sea is very calm",
@@ -33,12 +32,12 @@ QUESTION = 'Say "hello" & <i>more</i>'
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as play:
-        own = play.chromium.executable_path
-        found = own if os.path.exists(own) else next(filter(None, map(shutil.which, BROWSERS)), None)
-        if found is None:
-            pytest.skip("no browser: apt-get install chromium, or playwright install chromium")
+    found = find()
+    if isinstance(found, str):
+        pytest.skip(found)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
         made = play.chromium.launch(executable_path=found, args=["--no-sandbox", "--mute-audio"])
         yield made
         made.close()
