@@ -158,6 +158,7 @@ class InferenceConfig(BuildConfig):
 
     validate_config: bool = False
     list_voices: bool = False
+    plan_memory: bool = False
     list_deployments: bool = False
     dump_profile: bool = False
 
@@ -205,7 +206,7 @@ def check_combination(config: InferenceConfig) -> None:
             Problem(where="prompt_file", got=config.prompt_file, expected="prompt or prompt_file, not both")
         )
     asks = config.input_file is not None or {*given} & {"prompt", "prompt_file", "audio", "image", "video"}
-    if not asks and not config.validate_config and not config.list_voices:
+    if not asks and not (config.validate_config or config.list_voices or config.plan_memory):
         hint = 'prompt="Hello", or input_file=requests.json; --help says more'
         problems.append(Problem(where="prompt", got="nothing", expected="a request", hint=hint))
     if config.output_file is not None and config.output_file.is_dir():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import attrs
 from attrs import validators as v
 
-from framework.engines import manifest, verify
+from framework.engines import footprint, manifest, verify
 from framework.engines.base import Engine
 from framework.engines.manifest import Manifest
 from framework.engines.passes import for_backend
@@ -133,6 +133,10 @@ def compile_engine(
         model = rewrite(model)
     verify.check(model, where=f"{where}, after the backend's passes", states=states, caps=caps)
     spec = verify.spec_of(model, states=states, caps=caps)
+    weights, activations = (
+        footprint.weights_of(model, backend.name),
+        footprint.activations_of(model, spec, backend.name),
+    )
     if isinstance(backend, TensorRT):
         from framework.engines import tensorrt
 
@@ -150,6 +154,8 @@ def compile_engine(
         options={**(options or {}), "backend": attrs.asdict(backend), **built},
         versions=manifest.versions("multistage", *_PACKAGES[backend.name]),
         files=manifest.describe(folder, files),
+        weights=0 if isinstance(backend, TensorRT) else weights,  # a plan is loaded as it is
+        activations=activations,
     )
     manifest.write(folder, record)
     return record

@@ -166,6 +166,12 @@ class DeviceMemory(Memory):
         call(runtime().cudaSetDevice, self.device_id)
 
     @property
+    def free(self) -> int:
+        """Bytes nobody has taken."""
+        self.use()
+        return int(call(runtime().cudaMemGetInfo)[0])
+
+    @property
     def compute_capability(self) -> str:
         cudart = runtime()
         names = ("cudaDevAttrComputeCapabilityMajor", "cudaDevAttrComputeCapabilityMinor")

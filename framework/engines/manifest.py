@@ -43,6 +43,7 @@ class Manifest:
         options: what the build was asked for (precision, backend settings ...).
         versions: of the packages that made it.
         files: every file of the engine.
+        weights, activations: bytes they take in memory once loaded (see `footprint`); 0 when not recorded.
     """
 
     format: int = 1
@@ -53,6 +54,8 @@ class Manifest:
     options: Mapping[str, Any]
     versions: Mapping[str, str]
     files: Mapping[str, File]
+    weights: int = 0
+    activations: int = 0
 
 
 def write(folder: Path, manifest: Manifest) -> None:
