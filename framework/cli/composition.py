@@ -210,7 +210,7 @@ def problems_of(
 
 def values_of(cfg: DictConfig) -> dict[str, Any]:
     """Plain resolved values, without Hydra's own. Raises ConfigError for an interpolation that leads nowhere."""
-    own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]) if "hydra" in cfg else cfg
     try:
         values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
