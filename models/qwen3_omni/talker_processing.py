@@ -42,19 +42,19 @@ class Conversation:
     @classmethod
     def of(cls, chunks: Sequence[HiddenChunk], count: int, media: frozenset[int]) -> Conversation:
         """The first `count` tokens of the chunks, at least one."""
-        ids = np.concatenate([chunk.ids for chunk in chunks])
-        counted = np.broadcast_to(np.arange(len(ids), dtype=np.float32), (3, len(ids)))
-        given = [chunk.positions for chunk in chunks]
-        known = [positions for positions in given if positions is not None]
-        positions = np.concatenate(known, axis=1) if len(known) == len(given) else counted
-        seen = [np.isin(chunk.ids, list(media)) for chunk in chunks]
-        hidden = [np.asarray(c.values[here], np.float32) for c, here in zip(chunks, seen, strict=True) if here.any()]
-        width = chunks[0].values.shape[-1]
-        return cls(
-            ids=ids[:count],
-            positions=positions[:, :count],
-            hidden=np.concatenate(hidden) if hidden else np.zeros((0, width), np.float32),
-        )
+        ids, places, hidden = [], [], [np.zeros((0, chunks[0].values.shape[-1]), np.float32)]
+        done = 0
+        for chunk in chunks:
+            size = min(len(chunk.ids), count - done)
+            seen = np.isin(chunk.ids[:size], list(media))
+            ids.append(chunk.ids[:size])
+            hidden.append(np.asarray(chunk.values[:size][seen], np.float32))
+            counted = np.broadcast_to(np.arange(done, done + size, dtype=np.float32), (3, size))
+            places.append(counted if chunk.positions is None else chunk.positions[:, :size])
+            done += size
+            if done == count:
+                break
+        return cls(ids=np.concatenate(ids), positions=np.concatenate(places, axis=1), hidden=np.concatenate(hidden))
 
 
 class Answer(Script):
