@@ -14,15 +14,15 @@ import pytest
 from framework.build.family import BuildOptions
 from framework.build.fetch import Source
 from framework.cli.composition import Composer, values_of
-from framework.cli.config import BuildConfig, FetchConfig, InferenceConfig
+from framework.cli.config import BuildConfig, FetchConfig, InferenceConfig, ReportConfig
 from framework.cli.instances import class_of, safe_instantiate
 from framework.execution.sampling import Sampling
-from framework.io.sampling import ROLES, by_role
+from framework.io.sampling import OWNER, ROLES, by_role
 from framework.schema import structure
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-ROOTS = {"inference": InferenceConfig, "build": BuildConfig, "fetch": FetchConfig}
+ROOTS = {"inference": InferenceConfig, "build": BuildConfig, "fetch": FetchConfig, "report": ReportConfig}
 # The seed's flags and the setting that each became.
 FLAGS = {
     "--config": "engine_dir", "--prompt": "prompt", "--audio": "audio", "--image": "image", "--voice": "voice",
@@ -56,7 +56,7 @@ def test_each_root_is_its_class(command: str) -> None:
     "choice",
     [
         f"{group}={option}"
-        for group in ("deployment", "backend", "sampling", "style", "batching", "paths", "build", "runners", "families")
+        for group in ("deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families")
         for option in options(group)
     ],
 )
@@ -96,8 +96,8 @@ def test_each_row_names_a_class(table: str) -> None:
 def test_every_sampling_setting_can_be_overridden() -> None:
     node = composed("inference")["sampling"]
     settings = [field.name for field in attrs.fields(Sampling)]
-    assert list(node) == [*settings, *ROLES]
-    assert all(list(node[role]) == settings for role in ROLES)
+    assert list(node) == [*settings, OWNER, *ROLES]
+    assert all(list(node[name]) == settings for name in [OWNER, *ROLES])
 
 
 def test_every_build_option_can_be_set_by_a_preset_and_by_an_override() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from framework import parsing
 from framework.errors import ConfigError, Problem
-from framework.io.sampling import ROLES, by_role, config_form, require
+from framework.io.sampling import OWNER, ROLES, by_role, config_form, require
 from framework.schema import show
 
 # Written by a person: `${...}` in them is text as well.
@@ -29,7 +29,7 @@ PATHS = frozenset(
 )  # fmt: skip
 
 FILES = (".json", ".yaml", ".yml")  # a `sampling=` or `style=` that ends so, or has a slash, is a file
-_STAGE = re.compile(rf"stages\..+|sampling\.(?!(?:{'|'.join(ROLES)})\.)\w+\.\w+")
+_STAGE = re.compile(rf"stages\..+|sampling\.(?!(?:{'|'.join([OWNER, *ROLES])})\.)\w+\.\w+")
 _OVERRIDE = re.compile(r"(?P<plus>\+{0,2})(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
 _MISSING = re.compile(r"\\*\?\?\?")
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)

@@ -110,9 +110,9 @@ def test_keys_of_text_exist(key: str) -> None:
 
 
 def test_settings_of_a_stage_need_no_plus() -> None:
-    values = composed("stages.talker.config.chunk_frames=12", "sampling.thinker.top_k=3", "sampling.talker.top_k=4")
+    values = composed("stages.talker.config.chunk_frames=12", "sampling.writer.top_k=3", "sampling.talker.top_k=4")
     assert values["stages"] == {"talker": {"config": {"chunk_frames": 12}}}
-    assert (values["sampling"]["thinker"], values["sampling"]["talker"]["top_k"]) == ({"top_k": 3}, 4)
+    assert (values["sampling"]["writer"], values["sampling"]["talker"]["top_k"]) == ({"top_k": 3}, 4)
 
 
 def test_sampling_as_json() -> None:
