@@ -43,7 +43,7 @@ def encoder_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Co
         Component(
             name=AUDIO,
             artifact=AUDIO,
-            model=lambda dtype: _audio(audio, checkpoint, dtype),
+            model=lambda dtype: _rounded(_audio(audio, checkpoint, dtype), options),
             states={},
             caps={"chunks": seconds, "frames": audio.chunk, "tokens": tokens, "windows": -(-tokens // audio.window)},
             opt={"chunks": min(10, seconds), "tokens": min(130, tokens), "windows": min(2, -(-tokens // audio.window))},
@@ -52,13 +52,20 @@ def encoder_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Co
         Component(
             name=VISUAL,
             artifact=VISUAL,
-            model=lambda dtype: _visual(vision, checkpoint, dtype),
+            model=lambda dtype: _rounded(_visual(vision, checkpoint, dtype), options),
             states={},
             caps={"frames": FRAMES, "tokens": tokens},
             opt={"frames": 1, "tokens": min(576, tokens)},
             files=files,
         ),
     ]
+
+
+def _rounded(model: Any, options: BuildOptions) -> Any:
+    """In 4 bits a picture would take as long as in fp32: whole numbers of 8 bits take a third of it, and are nearer."""
+    from framework.nn.integer import integer_matmuls
+
+    return integer_matmuls(model) if options.precision == "int4" else model
 
 
 def _audio(config: AudioConfig, checkpoint: Checkpoint, dtype: str) -> Any:
