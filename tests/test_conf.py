@@ -56,9 +56,11 @@ def test_each_root_is_its_class(command: str) -> None:
     "choice",
     [
         f"{group}={option}"
-        for group in ("deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families")
+        for group in (
+            "deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families",
+        )
         for option in options(group)
-    ],
+    ],  # fmt: skip
 )
 def test_each_preset_composes(choice: str) -> None:
     config = structure(InferenceConfig, composed("inference", choice), where="")
