@@ -23,6 +23,9 @@ from framework.schema import structure
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 ROOTS = {"inference": InferenceConfig, "build": BuildConfig, "fetch": FetchConfig, "report": ReportConfig}
+GROUPS = (
+    "deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families",
+)  # fmt: skip
 # The seed's flags and the setting that each became.
 FLAGS = {
     "--config": "engine_dir", "--prompt": "prompt", "--audio": "audio", "--image": "image", "--voice": "voice",
@@ -56,11 +59,9 @@ def test_each_root_is_its_class(command: str) -> None:
     "choice",
     [
         f"{group}={option}"
-        for group in (
-            "deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families",
-        )
+        for group in GROUPS
         for option in options(group)
-    ],  # fmt: skip
+    ],
 )
 def test_each_preset_composes(choice: str) -> None:
     config = structure(InferenceConfig, composed("inference", choice), where="")
