@@ -105,9 +105,9 @@ def _yaml(text: str, where: str) -> tuple[Any, list[Problem]]:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        source = ([*text.splitlines(), ""])[mark.line : mark.line + 1] or [""]
-        fault = f"YAML: {error.problem}"
-        return None, [_syntax("YAML", where, source[0], mark.column, mark.line + 1, mark.column + 1, fault)]
+        source = text.splitlines()[mark.line : mark.line + 1] or [""]
+        expected = f"YAML: {error.problem}"
+        return None, [_syntax("YAML", where, source[0], mark.column, mark.line + 1, mark.column + 1, expected)]
     except yaml.YAMLError as error:  # a character that YAML forbids
         return None, [Problem(where=where, got="malformed YAML", expected=str(error).splitlines()[0])]
     problems: list[Problem] = []

@@ -15,8 +15,8 @@ from importlib import metadata
 from itertools import count
 from pathlib import Path
 
-from framework.graph.files import FILE_NAME, save
-from framework.graph.model import Graph
+from framework.graph.files import save
+from framework.graph.model import FILE_NAME, Graph
 
 _PACKAGES = (
     "multistage", "attrs", "cattrs", "cuda-python", "hydra-core", "jinja2", "numpy", "omegaconf", "onnx", "onnx-ir",
