@@ -24,7 +24,8 @@ _UNHEEDED = frozenset(
     {
         "paths", "deployment", "stages", "whole_utterance", "engine_dir", "model_dir", "build", "families",
         "build_if_missing", "input_file", *FILE, "resume", "shard", "batching", "stream_capacity", "keep_loaded",
-        "keep_loaded_bytes", "explain", "validate_config", "list_voices", "plan_memory", "list_deployments", "dump_profile", "report",
+        "keep_loaded_bytes", "explain", "validate_config", "list_voices", "plan_memory", "list_deployments",
+        "dump_profile", "report",
     }
 )  # fmt: skip
 
