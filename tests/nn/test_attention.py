@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnxscript import nn
 
-from framework.nn import Attention, positions, rotary_tables
+from framework.nn import Attention, mixed_axes, mixed_rotary, positions, rotary_frequencies, rotary_tables
 from tests.nn.running import Array, Layer, Weights, random_weights, softmax
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, CAPACITY, LENGTH = 24, 4, 2, 8, 22, 11
@@ -128,6 +129,69 @@ def test_cache_holds_rotated_keys_and_plain_values_at_their_places() -> None:
         np.testing.assert_allclose(values[row, :, place], plain, atol=1e-6)
         others = [entry for entry in range(CAPACITY) if entry != place]
         assert not keys[row, :, others].any() and not values[row, :, others].any()
+
+
+def test_tokens_can_have_rotary_positions_other_than_their_places() -> None:
+    """Only how far apart two tokens are counts: all of them moved together say the same."""
+    layer = Attention(HIDDEN, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM)
+    weights = random_weights(layer)
+    cache = ("float32", ("batch", KV_HEADS, CAPACITY, HEAD_DIM))
+    table = ("float32", ("batch", "tokens", HEAD_DIM // 2))
+
+    def body(op: Any, module: Any, given: Any) -> Any:
+        cos, sin = given["cos"], given["sin"]
+        at = positions(op, given["ids"], given["past"], capacity=CAPACITY, cos=cos, sin=sin, own=True)
+        return module(op, given["x"], at, given["keys"], given["values"])
+
+    run = Layer(
+        layer,
+        body,
+        inputs={
+            "x": ("float32", ("batch", "tokens", HIDDEN)),
+            "ids": ("int64", ("batch", "tokens")),
+            "past": ("int64", ("batch",)),
+            "keys": cache,
+            "values": cache,
+            "cos": table,
+            "sin": table,
+        },
+        outputs={"y": ("float32", 3), "keys_out": ("float32", 4), "values_out": ("float32", 4)},
+        weights=weights,
+    )
+    zeros = np.zeros((2, KV_HEADS, CAPACITY, HEAD_DIM), np.float32)
+    places = np.stack([np.arange(LENGTH), np.arange(LENGTH) + 7])
+    given = {"x": X, "ids": np.zeros((2, LENGTH), np.int64), "past": np.zeros(2, np.int64), "keys": zeros}
+    y, *_ = run(**given, values=zeros, cos=COS[places], sin=SIN[places])
+    for row in range(2):
+        np.testing.assert_allclose(y[row], whole(X[row], weights), atol=2e-6)
+    y, *_ = run(**given, values=zeros, cos=COS[places * [[1], [0]]], sin=SIN[places * [[1], [0]]])
+    assert np.abs(y[1] - whole(X[1], weights)).max() > 0.01, "and where they are counts"
+
+
+@pytest.mark.parametrize("sections", [(24, 20, 20), (4, 2, 2), (8, 0, 0)], ids=str)
+def test_positions_in_three_directions_equal_transformers(sections: tuple[int, int, int]) -> None:
+    import torch
+    from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as official
+    from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeTextConfig
+
+    half = sum(sections)
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    places = (np.random.default_rng(2).random((3, 2, 5)) * 5000).astype(np.float32)
+    config = Qwen3OmniMoeTextConfig(head_dim=2 * half, rope_parameters={**rope, "mrope_section": list(sections)})
+    expected = official.Qwen3OmniMoeThinkerTextRotaryEmbedding(config)(torch.zeros(1), torch.tensor(places))
+    run = Layer(
+        nn.Module(),
+        lambda op, _, given: mixed_rotary(op, given["at"], given["frequency"], given["axes"]),
+        inputs={
+            "at": ("float32", (3, "batch", "tokens")),
+            "frequency": ("float32", (half,)),
+            "axes": ("int64", (half,)),
+        },
+        outputs={"cos": ("float32", 3), "sin": ("float32", 3)},
+    )
+    found = run(at=places, frequency=rotary_frequencies(2 * half, rope), axes=mixed_axes(sections))
+    for table, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.concatenate([table, table], axis=-1), theirs.numpy(), atol=2e-3)
 
 
 LLAMA3 = {

@@ -86,12 +86,12 @@ def decoder(config: LLMConfig = CONFIG, hidden_layers: tuple[int, ...] = ()) -> 
 def decoder_feeds(model: ir.Model, *, past: int | list[int], tokens: int, candidates: int = 8) -> dict[str, Array]:
     """Inputs of two rows with random caches."""
     rng = np.random.default_rng(8)
-    dims = {"batch": 2, "tokens": tokens}
+    dims = {"batch": 2, "tokens": tokens, "media": tokens}
     feeds: dict[str, Array] = {}
     for value in model.graph.inputs:
         assert value.name is not None and value.shape is not None and value.dtype is not None
         shape = [dim if isinstance(dim, int) else dims[str(dim.value)] for dim in value.shape]
-        feeds[value.name] = rng.random(shape).astype(value.dtype.numpy())
+        feeds[value.name] = (2 * rng.random(shape)).astype(value.dtype.numpy())
     lengths = np.broadcast_to(np.asarray(past), 2)
     return feeds | {
         "ids": rng.integers(0, 50, (2, tokens)),

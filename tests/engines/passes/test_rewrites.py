@@ -28,6 +28,9 @@ CONFIGS = {
         moe=MoEConfig(experts=4, top_k=2, intermediate=32, norm_topk=True, dense_layers=frozenset({1})),
     ),
     "one head": attrs.evolve(CONFIG, heads=4, kv_heads=4),
+    "features and positions in three directions": attrs.evolve(
+        CONFIG, qk_norm=True, mrope=(4, 2, 2), media=True, deepstack=1
+    ),
 }
 # What one call may look like; caches past the real entries hold what an earlier request left.
 CALLS: dict[str, dict[str, Any]] = {
@@ -64,7 +67,9 @@ def test_the_cpus_passes_change_no_result(config: LLMConfig, call: dict[str, Any
     same(run(after, **feeds), expected, call["past"], call["tokens"])
     found = types(after)
     assert found["GroupQueryAttention"] == config.layers
-    assert not found.keys() & {"Attention", "TensorScatter", "RotaryEmbedding"}
+    assert not found.keys() & {"Attention", "TensorScatter"}
+    # Positions of their own are turned before the kernel, which only counts.
+    assert found["RotaryEmbedding"] == (0 if config.mrope is None else 2 * config.layers)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -131,12 +131,13 @@ def engines(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def requests(media: Path) -> list[Request]:
     found = []
+    greedy: Mapping[str, Any] = speaking.GREEDY
     for index, row in enumerate(ROWS.values()):
         defaults = Defaults(
             sampling={
+                **greedy,
                 "default": {"temperature": 0.0, "max_generate_length": WORDS},
-                **speaking.GREEDY,
-                "talker": {**speaking.GREEDY["talker"], "max_generate_length": FRAMES},
+                "talker": {**greedy["talker"], "max_generate_length": FRAMES},
             },
             fields={"voice": row.voice} if row.voice else {},
             kinds=frozenset({"text", "audio", "codec"} if row.voice else {"text"}),
@@ -183,7 +184,8 @@ def taken(part: Mapping[str, Any]) -> Taken:
 def heard(path: Path, kind: Any, **others: Any) -> Taken:
     from transformers import WhisperFeatureExtractor
 
-    found = WhisperFeatureExtractor(feature_size=tiny.MEL)(
+    extractor: Any = WhisperFeatureExtractor(feature_size=tiny.MEL)
+    found = extractor(
         load_audio(path, 16_000),
         sampling_rate=16_000,
         padding=True,
