@@ -23,6 +23,7 @@ PARTS = {
     "language": "SmolLM2 beside llama.cpp and transformers; commands",
     "voice": "the voice assistant beside faster-whisper and hibari's package",
     "tts": "Qwen3-TTS beside qwen-tts",
+    "omni": "Qwen3-Omni beside transformers; speech while the answer is written",
     "scale": "files of many requests: the executor's cost, memory, in-flight batching beside cohorts",
     "sweep": "sweeps: what a point costs beside its tokens, how soon their page is open",
 }

@@ -61,15 +61,21 @@ def save_checkpoint(folder: Path) -> Path:
     talker_tiny.save_checkpoint("custom-0b6", folder)  # tokenizer and generation_config.json
     shapes: Mapping[str, Any] = json.loads(SHAPES.read_text())
     (folder / "config.json").write_text(json.dumps(config()))
-    _save(folder / "model.safetensors", shapes["talker"], np.dtype(ml_dtypes.bfloat16), "BF16")
+    save(folder / "model.safetensors", shapes["talker"], np.dtype(ml_dtypes.bfloat16), "BF16")
     codec = folder / "speech_tokenizer"
     (codec / "config.json").write_text(json.dumps(codec_config()))
-    _save(codec / "model.safetensors", shapes["codec"], np.dtype(np.float32), "F32")
+    save(codec / "model.safetensors", shapes["codec"], np.dtype(np.float32), "F32")
     return folder
 
 
-def _save(path: Path, shapes: Mapping[str, Sequence[int]], dtype: np.dtype[Any], name: str) -> None:
-    """Tensor by tensor, so that it needs no memory of its size."""
+def save(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    dtype: np.dtype[Any],
+    name: str,
+    zeroed: Mapping[str, int] | None = None,
+) -> None:
+    """Random weights, tensor by tensor, so that it needs no memory of its size; `zeroed` is a row of zeros in some."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for key, shape in shapes.items():
@@ -82,10 +88,12 @@ def _save(path: Path, shapes: Mapping[str, Sequence[int]], dtype: np.dtype[Any],
     block = rng.standard_normal(BLOCK, dtype=np.float32)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for shape in shapes.values():
+        for key, shape in shapes.items():
             count = int(np.prod(shape))
             if len(shape) < 2:  # norms, scales, biases, how often a code is used
                 values = 1.0 + 0.1 * np.abs(block[:count])
             else:
                 values = np.resize(np.roll(block, int(rng.integers(BLOCK))), count) / np.sqrt(np.prod(shape[1:]))
+            if zeroed and key in zeroed:
+                values.reshape(shape)[zeroed[key]] = 0
             file.write(values.astype(dtype).tobytes())

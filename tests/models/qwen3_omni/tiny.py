@@ -264,12 +264,17 @@ def save_checkpoint(folder: Path, seed: int = 0) -> Path:
         model.thinker.lm_head.weight[END] *= 2.0
         model.talker.codec_head.weight[official["talker_config"]["codec_eos_token_id"]] *= 4.0
     model.save_pretrained(folder, max_shard_size="2MB")
+    save_texts(folder, official)
+    return folder
+
+
+def save_texts(folder: Path, official: Mapping[str, Any]) -> None:
+    """All but the weights."""
     (folder / "config.json").write_text(json.dumps(official, indent=2))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": END, "pad_token_id": END - 2}))
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     _save_tokenizer(folder)
-    return folder
 
 
 def _random(name: str, parameter: Any, noise: Any) -> Any:
