@@ -127,7 +127,7 @@ def _started(points: Sequence[Point]) -> str:
 
 def is_job(folder: Path) -> bool:
     """Whether a run has left something in this very folder."""
-    marks = (FILE_NAME, ".hydra/overrides.yaml", predicted.NAME, predicted.NAME + ".journal")
+    marks = (FILE_NAME, ".hydra/overrides.yaml", predicted.NAME, predicted.NAME + predicted.JOURNAL)
     return any((folder / mark).is_file() for mark in marks)
 
 
@@ -175,14 +175,14 @@ def _point(folder: Path, sweep: Path, said: Mapping[str, Any]) -> Point:
 
 def _status(entries: Sequence[Mapping[str, Any]], folder: Path, broken: bool) -> str:
     """Of a job without a readable record: an older version's, or one that did not end."""
-    if broken or not (folder / predicted.NAME).is_file():
+    if broken or not predicted.path_in(folder).is_file():
         return "unfinished"
     return "ok" if all(entry.get("ok") is True for entry in entries) else "failed"
 
 
 def _entries(record: Mapping[str, Any], folder: Path) -> tuple[list[Mapping[str, Any]], list[str]]:
     named = record.get("predictions")
-    path = folder / (named if isinstance(named, str) else predicted.NAME)
+    path = folder / named if isinstance(named, str) else predicted.path_in(folder)
     try:
         return predicted.entries(path), []
     except (OSError, ValueError) as error:

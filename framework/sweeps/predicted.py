@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-NAME = "predictions.json"
+NAME, JOURNAL = "predictions.json", ".journal"
+
+
+def path_in(folder: Path) -> Path:
+    """The predictions file that a run has written, or would have, in its folder; a shard's has a longer name."""
+    shards = sorted(folder.glob(f"{Path(NAME).stem}.shard-*.json*"))
+    return next((path.with_name(path.name.removesuffix(JOURNAL)) for path in shards), folder / NAME)
 
 
 def entries(path: Path) -> list[Mapping[str, Any]]:
@@ -18,7 +24,7 @@ def entries(path: Path) -> list[Mapping[str, Any]]:
 
     Raises ValueError for a file that is no predictions file.
     """
-    journal = _journal(path.with_name(path.name + ".journal"))
+    journal = _journal(path.with_name(path.name + JOURNAL))
     if journal or not path.is_file():
         return journal
     document = json.loads(path.read_text("utf-8"))

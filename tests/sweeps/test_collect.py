@@ -158,3 +158,10 @@ def test_no_run(make: bool, tmp_path: Path) -> None:
 def test_values_of_overrides(text: str, value: Any) -> None:
     found = value_of(text)
     assert (found, type(found)) == (value, type(value))
+
+
+def test_a_shard_that_was_killed(tmp_path: Path) -> None:
+    folder = job(tmp_path / "0", overrides=["shard.index=1", "shard.count=2"], record=False)
+    (folder / "predictions.shard-1-of-2.json.journal").write_text(f"{json.dumps(entry(1))}\n")
+    (point,) = collect(tmp_path).points
+    assert (point.status, [cell.index for cell in point.cells]) == ("unfinished", [1])
