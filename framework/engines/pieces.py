@@ -20,7 +20,7 @@ class PiecedTensor(ir.LazyTensor):
     """A tensor whose pieces follow one another along its first axis.
 
     Args:
-        pieces: each makes its part, [n, ...], when it is called.
+        pieces: each makes its part, [n, ...], when it is called, in a thread beside others.
     """
 
     def __init__(self, pieces: Sequence[Piece], dtype: ir.DataType, shape: Sequence[int], name: str = "") -> None:

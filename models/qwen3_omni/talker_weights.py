@@ -4,6 +4,7 @@ table of texts, which is made here: text_projection(embed_tokens)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,12 @@ def projection_weights(
 def _texts(embedding: Any, projection: Sequence[Any], shape: Sequence[int]) -> PiecedTensor:
     """Every embedding projected, in fp32, a piece at a time; then a row of zeros for what is no text."""
     kept: list[Float32] = []
+    reading = Lock()
 
     def projected(rows: Float32) -> Float32:
-        if not kept:
-            kept.extend(part.numpy().astype(np.float32) for part in projection)
+        with reading:  # pieces are made by several threads
+            if not kept:
+                kept.extend(part.numpy().astype(np.float32) for part in projection)
         first, first_bias, second, second_bias = kept
         x = rows.astype(np.float32) @ first.T + first_bias
         x = x / (1.0 + np.exp(-x))
