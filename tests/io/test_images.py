@@ -90,7 +90,7 @@ def broken(path: Path, kind: str) -> Path:
     elif kind == "folder":
         path.mkdir()
     elif kind == "huge":
-        Image.new("1", (20_000, 20_000)).save(path, format="PNG")
+        Image.new("1", (20_000, 5_000)).save(path, format="PNG")
     return path
 
 
