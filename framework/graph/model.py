@@ -6,7 +6,7 @@ stages of one request is `routes.py`. Field metadata says how a field stands in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -143,6 +143,7 @@ class RunnerDecl:
         inputs: inputs it understands; a stage may bind a subset.
         ports: payload kind of each port it can produce; a stage may emit a subset.
         required: inputs without which it cannot run at all.
+        alternatives: sets of inputs of which it needs one, the usual first.
         config: attrs class of `Stage.config`, or None when it takes no settings.
         samples: roles of the sampling settings it reads (`default`, `talker` ...); the settings given for its stage by
             id go over those of the first.
@@ -153,6 +154,11 @@ class RunnerDecl:
     inputs: Mapping[str, InputDecl]
     ports: Mapping[str, str]
     required: frozenset[str] = frozenset()
+    alternatives: tuple[frozenset[str], ...] = ()
     config: type | None = None
     samples: tuple[str, ...] = ()
     style: type | None = None
+
+    def needed(self, bound: Collection[str | None]) -> frozenset[str]:
+        """Inputs that it cannot run without, of the alternatives those that are nearest to what is bound."""
+        return self.required | max(self.alternatives, key=lambda names: len(names & {*bound}), default=frozenset())

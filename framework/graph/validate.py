@@ -235,7 +235,7 @@ def _inputs(graph: Graph, runners: Runners, stage: Stage, decl: RunnerDecl | Non
         return
     # A misspelt input is one fault, not also a missing one.
     meant = {closest(name, decl.inputs) if name not in decl.inputs else name for name in names}
-    for name in sorted(decl.required - meant):
+    for name in sorted(decl.needed(meant) - meant):
         source = _example(graph, runners, stage, decl.inputs[name])
         yield Problem(
             where=where,
@@ -255,7 +255,7 @@ def _binding(graph: Graph, runners: Runners, stage: Stage, item: Input, decl: Ru
         allowed = [f"a port of kind {' or '.join(sorted(takes.kinds))}"] if takes.kinds else []
         allowed += ["a request field, request:<field>"] if takes.from_request else []
         yield Problem(where=at(path, "from"), got=got, expected=" or ".join(allowed))
-    if item.name in decl.required and item.on_missing == "skip":
+    if item.name in decl.needed({other.name for other in stage.inputs}) and item.on_missing == "skip":
         expected = '"fail" or "prune": the runner cannot run without this input'
         yield Problem(where=at(path, "on_missing"), got='"skip"', expected=expected)
 

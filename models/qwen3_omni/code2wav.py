@@ -2,8 +2,8 @@
 
 Upstream: transformers' Qwen3OmniMoeCode2Wav; parameter names are its. Frames are the means of their codes' embeddings.
 Its transposed convolutions are cropped on both sides, so every one looks a step ahead; here they answer a step later
-instead. The sound is `late` samples late in all, which the runner drops at the start: what there is of n frames at the end
-is n * 1,920 - 555 samples, as the published network's.
+instead. The sound is `late` samples late in all, which the runner drops at its start, so that of n frames there are
+n * 1,920 - 555 samples, as of the published network.
 
 | official sizes | |
 |---|---|

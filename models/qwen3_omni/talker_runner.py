@@ -51,6 +51,7 @@ class Talker(tts.Talker):
             "text_ids": InputDecl(kinds=frozenset({"text"}), streaming=True),
         },
         required=frozenset(),
+        alternatives=tuple(frozenset(names) for names in BUILDERS.values()),
         config=TalkerConfig,
     )
 

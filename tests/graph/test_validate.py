@@ -8,7 +8,8 @@ import attrs
 import pytest
 
 from framework.errors import ConfigError, GraphError
-from framework.graph import Graph, RunnerDecl, check, load_checked, loads, save, validate
+from framework.graph import Graph, InputDecl, RunnerDecl, check, load_checked, loads, save, validate
+from framework.graph.model import Input, Port, Source, Stage
 
 Edited = Callable[[Mapping[str, Any]], str]
 Runners = Mapping[str, RunnerDecl]
@@ -349,6 +350,36 @@ def test_required_port_input_that_is_not_bound_shows_one_that_fits(edited: Edite
     assert [problem.hint for problem in problems if problem.where == "stages.code2wav.inputs"] == [
         'e.g. {"name": "codes", "from": "talker:codes"}'
     ]
+
+
+@pytest.mark.parametrize(
+    ("bound", "lacking"),
+    [
+        ((), ["text"]),
+        (("hidden",), ["text_ids"]),
+        (("text_ids", "voice"), ["hidden"]),
+        (("text", "voice"), []),
+        (("hidden", "text_ids"), []),
+    ],
+)
+def test_one_of_several_sets_of_inputs_must_be_bound(bound: tuple[str, ...], lacking: list[str]) -> None:
+    """The set that most of is there is what is meant; where nothing is, the usual one."""
+    names = ("text", "hidden", "text_ids", "voice")
+    decl = RunnerDecl(
+        kind="host",
+        inputs={name: InputDecl(from_request=True) for name in names},
+        ports={"audio": "audio"},
+        alternatives=(frozenset({"text"}), frozenset({"hidden", "text_ids"})),
+    )
+    stage = Stage(
+        id="talker",
+        runner="a.talker",
+        inputs=tuple(Input(name=name, source=Source("request", name)) for name in bound),
+        emits=(Port(id="audio", kind="audio", terminal=True),),
+    )
+    graph = Graph(stages=(stage,), terminals=(Source("talker", "audio"),))
+    problems = validate(graph, {"a.talker": decl}, where="")
+    assert [problem.got for problem in problems] == [f"no input {name!r}" for name in lacking]
 
 
 @pytest.mark.parametrize(

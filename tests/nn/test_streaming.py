@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from onnxscript import nn
 
 from framework.nn import rotary_tables
+from framework.nn.attention import ones_like
 from framework.nn.streaming import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -33,9 +35,15 @@ CUTS = [
 
 
 def streamed(
-    layer: nn.Module, weights: Weights, calls: Sequence[Sequence[int]], *, attention: bool = False
+    layer: nn.Module,
+    weights: Weights,
+    calls: Sequence[Sequence[int]],
+    *,
+    attention: bool = False,
+    ahead: bool = False,
 ) -> list[Array]:
-    """X in calls that give each row its number of new steps; shorter rows are padded with noise."""
+    """X in calls that give each row its number of new steps; shorter rows are padded with noise. A layer that looks
+    `ahead` is told the steps' places."""
     states = history_states(layer, "float32")
     cos, sin = rotary_tables(HEAD_DIM, WINDOW - 1 + LENGTH, {"rope_theta": 100.0})
 
@@ -46,12 +54,16 @@ def streamed(
             x = op.Transpose(given["x"], perm=[0, 2, 1])
             y = op.Transpose(module(op, x, at, call), perm=[0, 2, 1])
         else:
+            if ahead:
+                index = op.CumSum(ones_like(op, given["ids"]), 1, exclusive=1)
+                call = attrs.evolve(call, index=op.Add(index, op.Unsqueeze(given["past"], [1])))
             y = module(op, given["x"], call)
         return [y, *(call.updated[state.name] for state in states)]
 
     extra: dict[str, Any] = {}
-    if attention:
+    if attention or ahead:
         extra = {"ids": ("int64", ("batch", "time")), "past": ("int64", ("batch",))}
+    if attention:
         extra |= {name: ("float32", table.shape) for name, table in (("cos", cos), ("sin", sin))}
     run = Layer(
         layer,
@@ -74,8 +86,10 @@ def streamed(
         for row, count in enumerate(counts):
             x[row, :, :count] = X[row, :, done[row] : done[row] + count]
         feeds = {"x": x, "counts": np.array(counts), **held}
+        if attention or ahead:
+            feeds |= {"ids": np.zeros((2, max(counts)), np.int64), "past": done}
         if attention:
-            feeds |= {"ids": np.zeros((2, max(counts)), np.int64), "past": done, "cos": cos, "sin": sin}
+            feeds |= {"cos": cos, "sin": sin}
         results = run(**feeds)
         y, *updated = results if states else (results,)
         held = dict(zip(held, updated, strict=True))
@@ -117,6 +131,46 @@ def test_transposed_convolution_of_published_weights(kernel: int, stride: int, c
         for t in range(LENGTH):  # each step adds its kernel where it stands
             whole[:, t * stride : t * stride + kernel] += np.einsum("i,iok->ok", X[row, :, t], weight)
         np.testing.assert_allclose(y, whole[:, : LENGTH * stride] + bias[:, None], atol=1e-5)
+
+
+class Ahead(nn.Module):
+    """Two transposed convolutions cropped on both sides, and a causal one behind each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (CausalConvTranspose1d(CHANNELS, CHANNELS, 2 * rate, stride=rate) for rate in (3, 2))
+        self.third, self.fourth = (CausalConv1d(CHANNELS, CHANNELS, 3) for _ in range(2))
+
+    def forward(self, op: Any, x: Any, call: Continuation) -> Any:
+        for rate, raising, causal in ((3, self.first, self.third), (2, self.second, self.fourth)):
+            x = raising(op, x, call)
+            call = call.upsampled(op, rate, late=rate)
+            x = call.real(op, causal(op, call.real(op, x), call))
+        return x
+
+
+@pytest.mark.parametrize("calls", CUTS)
+def test_layers_that_look_ahead_answer_later(calls: Any) -> None:
+    """A crop of both sides lets each output follow from the step after it. Here it comes that much later, and nothing
+    before it is seen by the layers behind."""
+    rng = np.random.default_rng(4)
+    raising = [rng.standard_normal((CHANNELS, CHANNELS, 2 * rate)).astype(np.float32) / 4 for rate in (3, 2)]
+    weights = random_weights(Ahead())
+    for name, weight, rate in (("first", raising[0], 3), ("second", raising[1], 2)):
+        weights[f"{name}.conv.weight"] = by_step(weight, rate)
+        weights[f"{name}.conv.bias"] = by_step(np.arange(CHANNELS, dtype=np.float32), rate)
+    late = 3 * 2 + 2
+    for row, y in enumerate(streamed(Ahead(), weights, calls, ahead=True)):
+        x = X[row]
+        for weight, rate, name in ((raising[0], 3, "third"), (raising[1], 2, "fourth")):
+            whole = np.zeros((CHANNELS, (x.shape[1] + 1) * rate))
+            for t in range(x.shape[1]):
+                whole[:, t * rate : (t + 2) * rate] += np.einsum("i,iok->ok", x[:, t], weight)
+            cropped = whole[:, rate:-rate] + np.arange(CHANNELS)[:, None]
+            x = causal(cropped, weights[f"{name}.conv.weight"], weights[f"{name}.conv.bias"], 1)
+        assert x.shape[1] == LENGTH * 6 - late
+        np.testing.assert_array_equal(y[:, :late], 0.0)
+        np.testing.assert_allclose(y[:, late:], x, atol=1e-4)
 
 
 def test_a_kernel_that_is_no_whole_number_of_strides_is_refused() -> None:
