@@ -208,12 +208,15 @@ def seen(path: Path) -> Taken:
 
 def watched(part: Mapping[str, Any]) -> Taken:
     """Its processor needs torchvision; what ours makes of frames is compared with a recording in test_encoders."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
     _, vision = encoder_configs(tiny.config(), "config")
     files = {"preprocessor_config.json": tiny.PREPROCESSOR}
     video = Preprocessing.from_files(files, mels=tiny.MEL, vision=vision).video
     path, fps = Path(part["video"]), part.get("fps", video.fps)
     frames = list(read_frames(path, pixels.sampled(20, 10, fps, video)))
-    height, width = pixels.fit(*frames[0].shape[:2], video.pixels, "")
+    limits = {"min_pixels": video.pixels.min_pixels, "max_pixels": video.pixels.max_pixels}
+    height, width = smart_resize(frames[0].shape[0], frames[0].shape[1], factor=32, **limits)
     found = pixels.patches([resize_image(frame, height, width) for frame in frames], video.pixels)
     settings = {
         "grid": (len(found), height // 16, width // 16),

@@ -29,7 +29,7 @@ from tests.models.qwen3_omni import tiny
 from tests.models.qwen3_omni.thinking import FAMILIES, THINKER
 
 PAGE = Path(__file__).parents[2] / "graph" / "qwen3_omni.json"
-RUNNERS = {"llm.backbone": Backbone, "qwen3_omni.talker": Talker, "qwen3_omni.code2wav": Code2Wav}
+RUNNERS: Mapping[str, Any] = {"llm.backbone": Backbone, "qwen3_omni.talker": Talker, "qwen3_omni.code2wav": Code2Wav}
 WHOLE = {"llm": ".", **{name: name for name in ("audio", "visual", "talker", "hidden_projection", "code2wav")}}
 
 
