@@ -303,7 +303,7 @@ def test_a_sweep_keeps_every_reply(echo: str, capsys: pytest.CaptureFixture[str]
 
 def test_an_experiment_can_be_a_sweep(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(echo, "experiment=smollm2_temperature", "build_if_missing=false", "prompt=hi") == 0
-    assert capsys.readouterr().out == "hi\n" * 4
+    assert capsys.readouterr().out == "hi\n" * 12  # four temperatures, three seeds
 
 
 # --- starting ------------------------------------------------------------------------------------------------------
