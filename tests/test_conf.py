@@ -143,7 +143,8 @@ def test_each_file_says_what_it_is_for(path: Path) -> None:
 
 def test_a_wheel_carries_the_configs(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    for path in [*ROOT.glob("*.toml"), ROOT / "LICENSE", *CONF.rglob("*.*"), *(ROOT / "framework").rglob("*.py")]:
+    code, assets = (ROOT / "framework").rglob("*.py"), [*(ROOT / "framework" / "sweeps" / "assets").iterdir()]
+    for path in [*ROOT.glob("*.toml"), ROOT / "LICENSE", *CONF.rglob("*.*"), *code, *assets]:
         target = source / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
@@ -152,6 +153,6 @@ def test_a_wheel_carries_the_configs(tmp_path: Path) -> None:
     subprocess.run(command, check=True, timeout=300)
     (wheel,) = tmp_path.glob("multistage-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    shipped = {path.relative_to(ROOT).as_posix() for path in CONF.rglob("*.yaml")}
+    shipped = {path.relative_to(ROOT).as_posix() for path in [*CONF.rglob("*.yaml"), *CONF.rglob("*.json"), *assets]}
     assert shipped and shipped <= names
     assert {"conf/__init__.py", "framework/cli/inference.py", "framework/execution/executor.py"} <= names
