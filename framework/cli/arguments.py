@@ -14,7 +14,17 @@ from typing import Any
 
 from framework import parsing
 from framework.errors import ConfigError, Problem
-from framework.io.sampling import OWNER, ROLES, by_role, config_form, require
+from framework.io.sampling import (
+    OWNER,
+    PREFIXES,
+    ROLES,
+    SETTINGS,
+    TALKER_LENGTH,
+    by_role,
+    config_form,
+    flat_key,
+    require,
+)
 from framework.schema import show
 
 # Written by a person: `${...}` in them is text as well.
@@ -30,6 +40,7 @@ PATHS = frozenset(
 
 FILES = (".json", ".yaml", ".yml")  # a `sampling=` or `style=` that ends so, or has a slash, is a file
 _STAGE = re.compile(rf"stages\..+|sampling\.(?!(?:{'|'.join([OWNER, *ROLES])})\.)\w+\.\w+")
+_FLAT = re.compile(rf"sampling\.((?:{'|'.join(PREFIXES)})(?:{'|'.join(SETTINGS)})|{TALKER_LENGTH})")
 _OVERRIDE = re.compile(r"(?P<plus>\+{0,2})(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
 _MISSING = re.compile(r"\\*\?\?\?")
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
@@ -56,6 +67,10 @@ def _prepare(arg: str, sweep: bool) -> Iterable[str]:
     if match is None:
         return [arg]
     plus, key, value = match["plus"], match["key"], match["value"]
+    if flat := _FLAT.fullmatch(key):
+        owner, name = flat_key(flat[1])
+        unset = flat[1].startswith("subtalker_") and value in ("0", "0.0")  # as in a request file
+        return [f"sampling.{owner}.{name}={'null' if unset else value}"]
     if _STAGE.fullmatch(key) and not plus:
         return [f"++{arg}"]
     if _whole(arg):

@@ -215,7 +215,8 @@ def values_of(cfg: DictConfig) -> dict[str, Any]:
         values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         got, where = str(error).splitlines()[0], str(error.full_key or "config")
-        raise ConfigError(Problem(where=where, got=got, expected="a value that can be resolved")) from error
+        hint = "a preset of deployment/ begins with: defaults: [none, _self_]" if "'deployment." in got else ""
+        raise ConfigError(Problem(where=where, got=got, expected="a value that can be resolved", hint=hint)) from error
     assert isinstance(values, dict)
     return {str(key): _plain(value) for key, value in values.items()}
 

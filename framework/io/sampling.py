@@ -23,7 +23,8 @@ SETTINGS = tuple(field.name for field in attrs.fields(Sampling))
 ROLES = ("talker", "code_predictor")
 PREFIXES = {"talker_": "talker", "cp_": "code_predictor", "subtalker_": "code_predictor"}
 OWNER = "thinker"  # the stage whose settings need no name, in the original and so in its request files
-FLAT = frozenset([*SETTINGS, *(prefix + name for prefix in PREFIXES for name in SETTINGS), "max_audio_length"])
+TALKER_LENGTH = "max_audio_length"
+FLAT = frozenset([*SETTINGS, *(prefix + name for prefix in PREFIXES for name in SETTINGS), TALKER_LENGTH])
 
 Roles = dict[str, dict[str, Any]]
 
@@ -138,13 +139,18 @@ def _out_of_range(sampling: Sampling, where: str) -> list[Problem]:
     ]
 
 
+def flat_key(key: str) -> tuple[str, str]:
+    """Role and setting of a flat key: `cp_top_k` is (`code_predictor`, `top_k`)."""
+    if key == TALKER_LENGTH:
+        return "talker", "max_generate_length"
+    prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), "")
+    return PREFIXES.get(prefix, "default"), key.removeprefix(prefix)
+
+
 def _owners(role: str, key: str, value: Any) -> Iterable[tuple[str, str]]:
-    if key == "max_audio_length":
-        return [("talker", "max_generate_length")]
-    prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), None)
-    if prefix is not None:
-        unset = prefix == "subtalker_" and value == 0
-        return [] if unset else [(PREFIXES[prefix], key.removeprefix(prefix))]
+    if role == "default" and key not in SETTINGS:
+        unset = key.startswith("subtalker_") and value == 0
+        return [] if unset else [flat_key(key)]
     if key == "repetition_penalty" and role == "default":
         return [("default", key), ("talker", key)]
     return [(role, key)]

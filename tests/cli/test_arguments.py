@@ -115,6 +115,21 @@ def test_settings_of_a_stage_need_no_plus() -> None:
     assert (values["sampling"]["writer"], values["sampling"]["talker"]["top_k"]) == ({"top_k": 3}, 4)
 
 
+@pytest.mark.parametrize(
+    ("argument", "role", "setting", "value"),
+    [
+        ("sampling.talker_temperature=0.5", "talker", "temperature", 0.5),
+        ("sampling.cp_top_k=4", "code_predictor", "top_k", 4),
+        ("sampling.subtalker_top_p=0.5", "code_predictor", "top_p", 0.5),
+        ("sampling.subtalker_top_k=0", "code_predictor", "top_k", None),
+        ("+sampling.talker_seed=3", "talker", "seed", 3),
+        ("sampling.max_audio_length=20", "talker", "max_generate_length", 20),
+    ],
+)
+def test_flat_keys_of_the_original(argument: str, role: str, setting: str, value: float | None) -> None:
+    assert composed(argument)["sampling"][role][setting] == value
+
+
 def test_sampling_as_json() -> None:
     values = composed('sampling={"temperature": 0.7, "talker_top_k": 4, "stop": "a, b", "logit_bias": {"5": -1}}')
     sampling = values["sampling"]

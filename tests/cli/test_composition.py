@@ -97,6 +97,13 @@ def test_a_preset_of_ones_own_names_no_code_but_ours(tmp_path: Path) -> None:
     assert 'hydra.callbacks.mine._target_: got "shutil.copytree", expected a path below hydra' in str(raised.value)
 
 
+def test_a_preset_without_a_base_says_what_is_missing(tmp_path: Path) -> None:
+    folder = write(tmp_path, deployment__mine="description: my own\n")
+    with Composer("inference", ["deployment=mine"], folders=[folder]) as composer, pytest.raises(ConfigError) as raised:
+        values_of(composer.compose())
+    assert "a preset of deployment/ begins with: defaults: [none, _self_]" in str(raised.value)
+
+
 def test_a_preset_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:
     folder = write(tmp_path, sampling__mine="defaults: [default\ntop_k: 3\n")
     with Composer("inference", ["sampling=mine"], folders=[folder]) as composer, pytest.raises(ConfigError) as raised:
