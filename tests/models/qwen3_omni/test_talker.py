@@ -14,6 +14,7 @@ from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight, Policy
 from framework.graph.model import Input, Source, Stage
 from framework.schema import structure
+from models.qwen3_omni.talker_config import OmniSpeechConfig
 from models.qwen3_omni.talker_runner import Talker, TalkerConfig
 from models.qwen3_tts.runners import MOST, PAUSE
 from tests.models.qwen3_omni import tiny
@@ -311,3 +312,57 @@ def test_the_file_beside_the_engine_is_of_the_right_kind(workshop: Any, tmp_path
     (tmp_path / "config.json").write_text("{}")
     with opened(workshop.engines) as executor, pytest.raises(ConfigError, match="talker_config"):
         executor.runners["talker"].choices(tmp_path)
+
+
+# The checkpoint's own words
+
+
+def test_configs_of_transformers_4_say_the_same() -> None:
+    """They have `rope_scaling` beside `rope_theta`; and every layer of the talker is a mixture, whatever they say."""
+    newer, older = tiny.config(), tiny.config()
+    for part in ("text_config", "code_predictor_config"):
+        settings = older["talker_config"][part]
+        rope = settings.pop("rope_parameters")
+        settings |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    older["talker_config"]["text_config"] |= {"decoder_sparse_step": 2, "mlp_only_layers": [1]}
+    found = OmniSpeechConfig.from_checkpoint(older)
+    expected = OmniSpeechConfig.from_checkpoint(newer)
+    for part in ("talker", "predictor"):
+        own, other = getattr(found, part), getattr(expected, part)
+        assert own.rope["rope_theta"] == other.rope["rope_theta"]
+        assert attrs.evolve(own, rope={}) == attrs.evolve(other, rope={})
+    assert found.sections == expected.sections == (4, 2, 2)
+    assert found.talker.moe is not None and found.talker.moe.shared == 28 and not found.talker.moe.dense_layers
+
+
+def test_every_fault_of_a_config_is_told() -> None:
+    config = tiny.config()
+    del config["tts_pad_token_id"]
+    talker = config["talker_config"]
+    talker |= {"codec_bos_id": -1, "speaker_id": {}}
+    del talker["text_config"]["num_experts"]
+    del config["thinker_config"]["image_token_id"]
+    with pytest.raises(ConfigError) as raised:
+        OmniSpeechConfig.from_checkpoint(config)
+    assert {problem.where for problem in raised.value.problems} == {
+        "config.json.tts_pad_token_id",
+        "config.json: talker_config.codec_bos_id",
+        "config.json: talker_config.speaker_id",
+        "config.json: talker_config.text_config: num_experts",
+        "config.json: thinker_config.image_token_id",
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "place"),
+    [
+        ("code_predictor_config", {"hidden_size": 64}, "code_predictor_config.hidden_size"),
+        ("code_predictor_config", {"num_code_groups": 8}, "code_predictor_config.num_code_groups"),
+        ("text_config", {"head_dim": 32}, "text_config.rope_parameters.mrope_section"),
+    ],
+)
+def test_networks_that_cannot_be(part: str, changes: Any, place: str) -> None:
+    config = tiny.config()
+    config["talker_config"][part] |= changes
+    with pytest.raises(ConfigError, match=place):
+        OmniSpeechConfig.from_checkpoint(config)
