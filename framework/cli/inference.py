@@ -208,21 +208,25 @@ def _list_voices(system: Deployed) -> int:
 
 
 def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:
-    """One request, its text on standard output as it is written."""
+    """One request, its text on standard output as it is written; whole where jobs beside it write there too."""
     from framework.execution.payloads import TextChunk
 
     def write(request: Request, terminal: str, chunk: Any) -> None:
         if isinstance(chunk, TextChunk):
-            sys.stdout.write(chunk.text)
-            sys.stdout.flush()
             written.append(chunk.text)
+            if alone:
+                sys.stdout.write(chunk.text)
+                sys.stdout.flush()
 
     written: list[str] = []
+    alone = run.choices.get("hydra/launcher", "basic") == "basic"
     try:
         results = list(executor.run(file.good, on_chunk=write))
     finally:
         if written:
-            print(flush=True)
+            # In one piece, line end and all: other processes may write between two.
+            sys.stdout.write("\n" if alone else "".join([*written, "\n"]))
+            sys.stdout.flush()
     for rejected in file.rejected:
         app.complain(rejected.error)
     for result in results:

@@ -28,13 +28,14 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 
 def swept(folder: Path, *arguments: str, path: str = "") -> tuple[int, Sweep, str]:
-    """A sweep in a process of its own: exit status, what it left, what it said."""
+    """A sweep in a process of its own: exit status, what it left, what it said; its standard output is a file."""
     (folder / "opened").mkdir(exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FAKES_OPENED": str(folder / "opened")}
     environment["PATH"] = f"{path}:{environment['PATH']}"
     command = [sys.executable, "-m", "tests.cli.fakes", f"engine_dir={engines(folder / 'echo', ECHO)}", "-m"]
     command += ["report.page=false", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    (folder / "said").write_text(done.stdout)
     (sweep,) = (folder / "outputs/sweeps").glob("*/*")
     return done.returncode, collect(sweep), done.stderr
 
@@ -46,11 +47,17 @@ def opened(folder: Path) -> list[int]:
 
 @needs("joblib")
 def test_joblib_workers_keep_their_engines(tmp_path: Path) -> None:
-    arguments = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "prompt=a,fail", "sampling.temperature=0,1,2"]
+    arguments = [
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+        "prompt=a b c d,fail",
+        "sampling.temperature=0,1,2",
+    ]
     status, sweep, _ = swept(tmp_path, *arguments)
     assert status == 1
     assert [point.status for point in sweep.points] == ["ok"] * 3 + ["failed"] * 3
     assert [point.overrides["sampling.temperature"] for point in sweep.points] == [0, 1, 2] * 2
+    assert (tmp_path / "said").read_text().splitlines() == ["a b c d"] * 3, "replies side by side are not mixed"
     assert len(opened(tmp_path)) <= 2 and set(opened(tmp_path)) == {1}, "two processes, each of which opened once"
 
 
