@@ -59,7 +59,7 @@ def test_weights_of_few_bits_stay_close(workshop: Any, name: str, precision: str
     tied = model.config.tie_word_embeddings
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            if parameter.dim() == 2 and not key.endswith("mlp.gate.weight"):  # a router is not rounded
+            if parameter.dim() > 1 and not key.endswith("mlp.gate.weight"):  # a router is not rounded
                 # What is looked up, and an output layer tied to it, keeps 8 bits.
                 wide = 8 if key == "model.embed_tokens.weight" or (tied and key == "lm_head.weight") else bits
                 parameter.copy_(torch.tensor(dequantised(parameter.numpy(), wide)))
@@ -73,7 +73,7 @@ def test_weights_of_few_bits_stay_close(workshop: Any, name: str, precision: str
 
 
 def dequantised(weight: Any, bits: int) -> Any:
-    rounded = round_blocks(weight, bits)
+    rounded = round_blocks(weight.reshape(-1, weight.shape[-1]), bits)  # experts are [experts, out, in]
     blocks = rounded.quants.reshape(*rounded.scales.shape, 32).astype(np.float32) - rounded.zeros[..., None]
     return (blocks * rounded.scales[..., None]).reshape(weight.shape)
 
