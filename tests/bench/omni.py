@@ -30,7 +30,7 @@ SIZES = ("build.max_input_len=1024", "build.max_kv_cache_capacity=1024", "build.
 PROMPT = "What is it like to live by the sea?"  # a token a byte here
 WORDS, FRAMES = 24, 25  # tokens written and codec frames said: 2 s of speech
 LONG, LONG_FRAMES = 200, 50  # of an answer that is heard while it is written
-WAITING = "stages.talker.config.wait_for_text=true"  # the seed's order
+WAITING = "+stages.talker.config.wait_for_text=true"  # the seed's order
 DTYPES = ("float32", "bfloat16")
 SECONDS, RATE = 10, 16_000  # of a sound
 WIDTH, HEIGHT = 768, 512  # of a picture
