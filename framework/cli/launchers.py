@@ -96,7 +96,7 @@ class RayLauncher(Launcher):
                 ray.shutdown()
 
     def _launched(self, ray: Any, jobs: list[tuple[int, Sequence[str]]]) -> list[JobReturn]:
-        worker = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=-1)(_Worker)
+        worker = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_Worker)
         shared = ray.put((self.hydra_context, self.task_function, self.config, Singleton.get_state()))
         idle = [worker.remote() for _ in range(min(self.workers, len(jobs)))]
         busy: dict[Any, tuple[int, Any]] = {}
@@ -108,11 +108,13 @@ class RayLauncher(Launcher):
                 busy[actor.run.remote(shared, index, list(overrides))] = index, actor
             (finished,), _ = ray.wait(list(busy), num_returns=1)
             index, actor = busy.pop(finished)
-            idle.append(actor)
             try:
                 done[index] = ray.get(finished)
+                idle.append(actor)
             except ray.exceptions.RayError as error:
                 done[index] = _lost(index, error)
+                ray.kill(actor)
+                idle.append(worker.remote())  # a new one, since the next job could be given to one that is just dying
         for actor in idle:
             ray.kill(actor)
         return [done[index] for index, _ in jobs]
