@@ -12,6 +12,7 @@ import attrs
 from framework.build.checkpoint import Checkpoint, open_checkpoint
 from framework.build.family import BuildOptions, Component, Family, Topology
 from framework.engines import manifest
+from framework.engines.footprint import Footprint
 from framework.errors import ConfigError, MultistageError, Problem, nearest
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
@@ -79,6 +80,27 @@ def build(
             files.save(graph, folder / FILE_NAME)
             return graph
         return found
+
+
+def plan(
+    model_path: Path, *, families: Mapping[str, Family], options: BuildOptions, backend: Any
+) -> dict[str, Footprint]:
+    """Memory that each component would take once it is built and loaded, by name; builds nothing and reads no weights.
+
+    Raises ConfigError as `build`.
+    """
+    from framework.engines.footprint import foreseen
+
+    dtype = activation_dtype(options.precision, backend.name)
+    options = resolved(options, backend.name)
+    checkpoint = open_checkpoint(model_path)
+    components = family_of(checkpoint, families).components(checkpoint, options)
+    found = {}
+    for component in _selected(components, options.components):
+        model = component.model(dtype)
+        model.metadata_props.setdefault("precision", options.precision)
+        found[component.name] = foreseen(model, backend.name, component.states, component.caps)
+    return found
 
 
 def graph_only(model_path: Path, engine_dir: Path, *, families: Mapping[str, Family]) -> Graph | str:

@@ -7,12 +7,15 @@ from typing import Any, NoReturn
 
 from framework.cli import app, building
 from framework.cli.config import BuildConfig
+from framework.cli.instances import PREFIXES, safe_instantiate
 from framework.graph.model import FILE_NAME
 from framework.schema import structure
 
 
 def task(values: dict[str, Any], run: app.Run) -> int:
     config = structure(BuildConfig, values, where="")
+    if config.plan_memory:
+        return _plan(config)
     begin = time.perf_counter()
     graph = building.build(config)
     folder = building.engine_dir(config)
@@ -23,6 +26,14 @@ def task(values: dict[str, Any], run: app.Run) -> int:
     building.say(f"stages: {stages}; {time.perf_counter() - begin:.1f} s")
     print(folder / FILE_NAME)
     return 0
+
+
+def _plan(config: BuildConfig) -> int:
+    """Print what the engines would take; status 1 when some would not fit."""
+    from framework.cli import planning
+
+    backend = safe_instantiate(config.backend, "backend", PREFIXES)
+    return planning.tell([*planning.process(backend), *building.plan(config, backend)], backend)
 
 
 def main() -> NoReturn:

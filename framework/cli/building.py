@@ -14,6 +14,7 @@ import attrs
 from framework.build.family import BuildOptions, Family
 from framework.cli.config import BuildConfig, Deployment, Paths
 from framework.cli.instances import PREFIXES, families, safe_instantiate
+from framework.cli.planning import Planned
 from framework.errors import ConfigError, Problem
 from framework.graph.model import FILE_NAME, Graph
 from framework.schema import show
@@ -82,6 +83,25 @@ def _alone(folder: Path) -> AbstractContextManager[None]:
     from framework.engines.folder import claimed
 
     return claimed(folder, waiting=lambda who: say(f"waiting: {who} is building {folder}"))
+
+
+def plan(config: BuildConfig, backend: Any) -> list[Planned]:
+    """Every engine that `build` would make."""
+    from framework.build import builder
+
+    table, found = families(config.families, PREFIXES), []
+    if not config.deployment.parts:
+        parts = {"": (checkpoint(config), config.build.options)}
+    else:
+        _no_options_of_one(config)
+        parts = {
+            name: (part.model_dir or fetch_weights(part, config.paths), part.options)
+            for name, part in config.deployment.parts.items()
+        }
+    for name, (path, options) in parts.items():
+        for component, takes in builder.plan(path, families=table, options=options, backend=backend).items():
+            found.append(Planned(stage=name, engine=component, takes=takes, rows=options.max_batch_size))
+    return found
 
 
 def _build(config: BuildConfig, prefixes: tuple[str, ...]) -> Graph | str:

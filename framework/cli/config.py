@@ -99,6 +99,7 @@ class BuildConfig(Base):
     families: Node
     engine_dir: Path | None = None
     model_dir: Path | None = None
+    plan_memory: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +159,6 @@ class InferenceConfig(BuildConfig):
 
     validate_config: bool = False
     list_voices: bool = False
-    plan_memory: bool = False
     list_deployments: bool = False
     dump_profile: bool = False
 

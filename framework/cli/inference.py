@@ -189,10 +189,7 @@ def _plan_memory(config: InferenceConfig, system: Deployed) -> int:
     from framework.cli import planning
 
     backend = _backend(config, system)
-    plan = planning.planned(system.graph, system.folder, backend, config.batching.get("size"))
-    free, place = planning.free_memory(backend)
-    print(planning.report(plan, free, place))
-    return 1 if planning.too_much(plan, free) else 0
+    return planning.tell(planning.planned(system.graph, system.folder, backend, config.batching.get("size")), backend)
 
 
 def _list_voices(system: Deployed) -> int:

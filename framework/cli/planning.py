@@ -38,8 +38,7 @@ def planned(graph: Graph, folder: Path, backend: Any, rows: int | None = None) -
 
     Raises ConfigError for an engine folder that cannot be read.
     """
-    process = Planned(stage="", engine="(process)", takes=Footprint(weights=PROCESS, states=0, activations=0))
-    found = [process] if backend.name == "cpu" else []
+    found = process(backend)
     for stage in graph.stages:
         if stage.artifact and (folder / stage.artifact / manifest.FILE_NAME).is_file():
             count = min(stage.max_batch, rows or stage.max_batch)
@@ -48,6 +47,19 @@ def planned(graph: Graph, folder: Path, backend: Any, rows: int | None = None) -
     own = {(folder / stage.artifact).resolve() for stage in graph.stages if stage.artifact}
     others = sorted(path.parent for path in folder.rglob(manifest.FILE_NAME) if path.parent.resolve() not in own)
     return found + [_engine(folder, path, most) for path in others]
+
+
+def process(backend: Any) -> list[Planned]:
+    """The process itself, where it shares its memory with the engines."""
+    takes = Footprint(weights=PROCESS, states=0, activations=0)
+    return [Planned(stage="", engine="(process)", takes=takes)] if backend.name == "cpu" else []
+
+
+def tell(plan: Sequence[Planned], backend: Any) -> int:
+    """Print the report; 1 when something does not fit."""
+    free, place = free_memory(backend)
+    print(report(plan, free, place))
+    return 1 if too_much(plan, free) else 0
 
 
 def _engine(folder: Path, artifact: Path, rows: int, stage: str = "") -> Planned:

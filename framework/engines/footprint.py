@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ENGINE = 30_000_000  # a session of ONNX Runtime without weights
 # ONNX Runtime on the CPU widens 16-bit weights to fp32 and lays the result out anew before it lets go of it.
 _WIDENED = 4
+# Bits in memory of a weight of a matrix: with its share of scales and zero points, or widened.
+_STORED = {"int4": 5.125, "int8": 9.25, "fp16": 16 * _WIDENED, "bf16": 16 * _WIDENED}
 _ARENA = 2  # its arena on the CPU grows in powers of two
 
 
@@ -55,6 +57,31 @@ def footprint(record: Manifest, batch: int) -> Footprint:
     share = rows / record.spec.caps["batch"] if "batch" in record.spec.caps else 1
     between = math.ceil(record.activations * share) if record.activations else _ends(record.spec, dims)
     return Footprint(weights=weights, states=states, activations=between)
+
+
+def foreseen(model: ir.Model, backend: str, states: Mapping[str, str], caps: Mapping[str, int]) -> Footprint:
+    """What the engine of a network that is not built yet will take; none of its weights is read. `model` is changed.
+
+    Matrices are taken to be stored as the precision says, each of them.
+    """
+    import onnx_ir as ir
+
+    from framework.engines import verify
+    from framework.engines.passes import for_backend
+    from framework.engines.passes.weights import store_weights
+
+    for rewrite in for_backend(backend):
+        if rewrite is not store_weights:  # that reads them
+            model = rewrite(model)
+    spec = verify.spec_of(model, states=states, caps=caps)
+    weights = weights_of(model, backend)
+    if backend == "cpu":
+        bits = _STORED.get(model.metadata_props.get("precision", ""), 32)
+        matrices = [v.const_value for v in model.graph.initializers.values() if v.const_value is not None]
+        plain = sum(t.nbytes for t in matrices if t.dtype == ir.DataType.FLOAT and len(t.shape) > 1)
+        weights += round(plain * (bits / 32 - 1))
+    buffers = sum(_bytes(state.input, caps) for state in spec.states)
+    return Footprint(weights=weights, states=buffers, activations=activations_of(model, spec, backend))
 
 
 def weights_of(model: ir.Model, backend: str) -> int:

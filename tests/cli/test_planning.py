@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from framework.build.builder import build
+from framework.build.builder import build, plan
+from framework.build.tensor import Tensor
 from framework.cli.planning import Planned, _host_free, planned, report, too_much
-from framework.engines.footprint import Footprint
+from framework.engines import manifest
+from framework.engines.footprint import Footprint, footprint
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
 from tests.models.llm.tiny import CPU, FAMILIES, OPTIONS, write_tokenizer
@@ -59,9 +61,9 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "engines"
 
 
-def command(*arguments: str, cwd: Path) -> tuple[subprocess.CompletedProcess[str], int]:
+def command(*arguments: str, cwd: Path, name: str = "inference") -> tuple[subprocess.CompletedProcess[str], int]:
     """What the command printed, and its peak memory in bytes."""
-    line = [sys.executable, "-m", "framework.cli.inference", *arguments]
+    line = [sys.executable, "-m", f"framework.cli.{name}", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     wrapped = "import subprocess, sys, resource; code = subprocess.call(sys.argv[1:]); " + (
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr); sys.exit(code)"
@@ -72,8 +74,8 @@ def command(*arguments: str, cwd: Path) -> tuple[subprocess.CompletedProcess[str
 
 
 def test_the_plan_is_near_what_a_full_run_takes(engines: Path, tmp_path: Path) -> None:
-    plan = planned(files.load(engines / FILE_NAME), engines, CPU, rows=2)
-    total = sum(item.takes.total for item in plan)
+    found = planned(files.load(engines / FILE_NAME), engines, CPU, rows=2)
+    total = sum(item.takes.total for item in found)
     requests = [{"messages": [{"role": "user", "content": letter * 300}]} for letter in "ab"]
     (tmp_path / "requests.json").write_text(
         json.dumps({"requests": requests, "batch_size": 2, "max_generate_length": 20, "temperature": 0.0})
@@ -82,7 +84,7 @@ def test_the_plan_is_near_what_a_full_run_takes(engines: Path, tmp_path: Path) -
         f"engine_dir={engines}", "input_file=requests.json", "output_file=out.json", "backend.threads=1", cwd=tmp_path
     )
     assert ran.returncode == 0, ran.stderr
-    half = sum(item.takes.states for item in plan) * (1 - 512 / 1024)  # cache that these requests do not reach
+    half = sum(item.takes.states for item in found) * (1 - 512 / 1024)  # cache that these requests do not reach
     assert peak == pytest.approx(total - half, rel=0.2)
 
 
@@ -107,22 +109,44 @@ def test_what_does_not_fit_is_named_and_is_status_1(engines: Path, tmp_path: Pat
     assert "does not fit: thinker (" in ran.stdout and "1000000.00 GB" in ran.stdout
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int4"])
+def test_a_build_is_planned_without_reading_weights(
+    engines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any
+) -> None:
+    checkpoint, options = engines.parent / "checkpoint", attrs.evolve(OPTIONS_WIDE, precision=precision)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "raw", lambda tensor: pytest.fail(f"{tensor.name} was read"))
+        (foreseen,) = plan(checkpoint, families=FAMILIES, options=options, backend=CPU).values()
+    build(checkpoint, tmp_path / "engines", families=FAMILIES, options=options, backend=CPU)
+    takes = footprint(manifest.read(tmp_path / "engines"), options.max_batch_size)
+    assert (foreseen.states, foreseen.activations) == (takes.states, pytest.approx(takes.activations, rel=0.2))
+    assert foreseen.weights == pytest.approx(takes.weights, rel=0.03)
+
+
+def test_the_build_command_plans_what_is_not_there(engines: Path, tmp_path: Path) -> None:
+    checkpoint = engines.parent / "checkpoint"
+    ran, _ = command(f"model_dir={checkpoint}", "plan_memory=true", cwd=tmp_path, name="build")
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split()[1] for line in ran.stdout.splitlines()[2:4]] == ["(process)", "llm"]
+    assert not any(tmp_path.iterdir())
+
+
 def item(stage: str, size: int, engine: str = "e") -> Planned:
     return Planned(stage=stage, engine=engine, takes=Footprint(weights=size, states=0, activations=0))
 
 
 def test_stages_fit_in_the_order_of_the_graph() -> None:
-    plan = [
+    found = [
         item("", 5, "(process)"),
         item("thinker", 50),
         item("talker", 40),
         item("code2wav", 10),
         item("", 1, "voice"),
     ]
-    assert too_much(plan, 106) == []
-    assert too_much(plan, 105) == ["voice"]
-    assert too_much(plan, 60) == ["talker", "code2wav", "voice"]
-    assert "free on GPU 1: 0 kB; does not fit: talker, code2wav, voice" in report(plan, 60, "GPU 1")
+    assert too_much(found, 106) == []
+    assert too_much(found, 105) == ["voice"]
+    assert too_much(found, 60) == ["talker", "code2wav", "voice"]
+    assert "free on GPU 1: 0 kB; does not fit: talker, code2wav, voice" in report(found, 60, "GPU 1")
 
 
 def test_engines_that_no_stage_names_are_planned_too(engines: Path) -> None:
