@@ -122,9 +122,9 @@ class Code2Wav(Runner):
         record = context.artifact / VOCODER_FILE
         self._late = int(read_object(record)["late"]) if record.is_file() else 0  # samples
         self._engine = open_engine(context.artifact, context.backend)
-        self._most = self._engine.spec.caps["frames"]  # frames of one call
-        if not self._engine.captures:
-            self._most = min(self._most, SMALL_CALL)
+        # Frames of one call. A captured one computes them all, filled or not, so it has those of a window.
+        whole = self._engine.spec.caps["frames"] if self.config.whole_utterance else self.config.chunk_frames
+        self._most = min(self._engine.spec.caps["frames"], whole if self._engine.captures else SMALL_CALL)
         self._states = self._engine.new_states(context.batch)
 
     def admit(self, row: Row) -> None:

@@ -35,4 +35,8 @@ def for_backend(name: str) -> list[Pass]:
             fuse_skip_norm,
             store_weights,
         ]
+    if name == "cuda":  # cuDNN 9.19 has no kernel for some dilated fp16 convolutions over [time, 1], but over [1, time]
+        from framework.engines.passes.conv import widen_convolutions
+
+        return [widen_convolutions]
     return []

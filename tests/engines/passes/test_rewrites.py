@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from framework.engines.passes import for_backend
+from framework.engines.passes.conv import widen_convolutions
 from framework.engines.passes.attention import fuse_attention
 from framework.engines.passes.norm import fuse_skip_norm
 from framework.engines.passes.pack import pack_siblings
@@ -134,3 +135,4 @@ def test_attention_under_another_mask_is_left_alone() -> None:
 
 def test_tensorrt_takes_the_standard_operators_as_they_are() -> None:
     assert for_backend("tensorrt") == for_backend("tensorrt_rtx") == []
+    assert for_backend("cuda") == [widen_convolutions]
