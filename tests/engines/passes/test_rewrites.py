@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from framework.engines.passes import for_backend
-from framework.engines.passes.conv import widen_convolutions
 from framework.engines.passes.attention import fuse_attention
+from framework.engines.passes.conv import widen_convolutions
 from framework.engines.passes.norm import fuse_skip_norm
 from framework.engines.passes.pack import pack_siblings
 from models.llm.config import LLMConfig, MoEConfig
