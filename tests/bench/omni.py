@@ -47,10 +47,14 @@ class Maker:
 class Ours:
     """The deployment's own graph over the engines in `folder`; `overrides` as on the command line."""
 
+    deployment = DEPLOYMENT
+
     def __init__(self, folder: Path, threads: int, *overrides: str) -> None:
         from framework.cli.inference import deployed, make_executor
 
-        config = configured(f"engine_dir={folder}", f"backend.threads={threads}", *overrides, deployment=DEPLOYMENT)
+        config = configured(
+            f"engine_dir={folder}", f"backend.threads={threads}", *overrides, deployment=self.deployment
+        )
         self._executor = make_executor(config, deployed(config), 1)
 
     def say(self, words: int, frames: int) -> dict[str, float]:
@@ -84,6 +88,12 @@ class Ours:
         if (written := result.stages["thinker"].details["generated_tokens"]) != words:
             raise ValueError(f"{written} tokens written instead of {words}")
         return result
+
+
+class Silent(Ours):
+    """Of a build without a talker, whose settings the preset would bring."""
+
+    deployment = "deployment=none"
 
 
 class Transformers:
@@ -242,7 +252,7 @@ def _first_sound(engines: Path, threads: int, rounds: int, say: Say) -> Line:
 def _written(engines: Path, silent: Path, threads: int, rounds: int, say: Say) -> Line:
     """An answer that is only written, where a talker stands by and where none was built."""
     line = Line(name="Qwen3-Omni, text alone", unit="s", peer_name="without a talker", at_most=1.05)
-    return _turns(line, ((Ours, engines, threads), (Ours, silent, threads)), ("write", LONG), rounds, say)
+    return _turns(line, ((Ours, engines, threads), (Silent, silent, threads)), ("write", LONG), rounds, say)
 
 
 def _encoder(
