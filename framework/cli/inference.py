@@ -17,7 +17,7 @@ from framework.cli.files import error_of, keep, output_of, record_of, run_file
 from framework.cli.folder import describe
 from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
 from framework.cli.requested import check_outputs, file_of, in_folder, read_by_graph, single_request
-from framework.errors import ConfigError, Problem
+from framework.errors import ConfigError, Problem, StageError
 from framework.graph.model import Graph, RunnerDecl, Stage
 from framework.graph.validate import load_checked
 from framework.schema import structure
@@ -219,6 +219,8 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
     alone = run.choices.get("hydra/launcher", "basic") == "basic"
     try:
         results = list(executor.run(file.good, on_chunk=write))
+        if config.out_audio is not None:
+            results = [_heard(result) for result in results]
     finally:
         if written:
             # In one piece, line end and all: other processes may write between two.
@@ -240,13 +242,24 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
     return results
 
 
+def _heard(result: Result) -> Result:
+    """The result; failed when all went well and nothing was said."""
+    from framework.execution.results import speech_of
+
+    if not result.ok or speech_of(result) is not None:
+        return result
+    ends = {stage: report.details.get("finish_reason") for stage, report in result.stages.items()}
+    got = ", ".join(["a reply without a sound", *(f"{stage} ended with {end}" for stage, end in ends.items() if end)])
+    error = StageError(Problem(where="out_audio", got=got, expected="speech"))
+    return attrs.evolve(result, ok=False, error=error)
+
+
 def _write_reply(path: Path, result: Result) -> None:
     from framework.execution.results import speech_of
     from framework.io.audio import write_wav
 
     speech = speech_of(result)
-    if speech is None:
-        raise ConfigError(Problem(where="out_audio", got="a reply without a sound", expected="speech"))
+    assert speech is not None  # or it had failed
     _, sound = speech
     write_wav(path, sound)
     building.say(f"{len(sound.samples) / sound.sample_rate:.2f} s of speech: {path}")

@@ -160,8 +160,10 @@ def _found_on_disk(found: Conversation, part: dict[str, Any], kind: str, where: 
     named = part[key] if isinstance(part[key], list) else [part[key]]
     paths = [str((folder / name).absolute()) for name in named]
     for name, path in zip(named, paths, strict=True):
-        if not Path(path).exists():
-            found.problems.append(Problem(where=f"{where}.{key}", got=repr(name), expected="a file that exists"))
+        missing = not name or not Path(path).exists()
+        if missing or (Path(path).is_dir() and key != "video"):  # a video may be a folder of frames
+            expected = "a file that exists" if missing else "a file, not a folder"
+            found.problems.append(Problem(where=f"{where}.{key}", got=repr(name), expected=expected))
     found.media[kind] = (*found.media.get(kind, ()), *paths)
     return {**part, key: paths if isinstance(part[key], list) else paths[0]}
 

@@ -65,6 +65,7 @@ ONE = {
     "lora_name": f.TEXT,
     "save_system_prompt_kv_cache": f.FLAG,
     "disable_spec_decode": f.FLAG,
+    "modalities": f.some_of("text", "audio"),
 }
 # What `request:<field>` of a graph can read.
 _FIELDS_OF_ONE = ("assistant_instruct", "system_instruct", "talker_language", "prompt_speaker_codes")
@@ -79,7 +80,7 @@ _NOT_YET = {
     "diffusion_max_denoising_steps": "text diffusion is",
 }
 _READ_ELSEWHERE = frozenset(
-    {"requests", "batch_size", "sampling", "messages", *SHORT_FORMS, *VIDEO_SETTINGS, *_NOT_YET}
+    {"requests", "batch_size", "sampling", "messages", "modalities", *SHORT_FORMS, *VIDEO_SETTINGS, *_NOT_YET}
 )
 
 
@@ -280,6 +281,9 @@ def read_request(raw: Any, index: int, defaults: Defaults, folder: Path, where: 
     conversation = read_conversation(raw, where, folder)
     known = {problem.where for problem in conversation.problems}
     problems = [problem for problem in given.problems if problem.where not in known] + conversation.problems
+    if not problems and "audio" in raw.get("modalities", ()) and "audio" not in defaults.kinds:
+        expected = "only what the run writes"
+        problems = [Problem(where=f"{where}.modalities", got="audio", expected=expected, hint="output_audio_dir=DIR")]
     if problems:
         return Rejected(index=index, error=ConfigError(problems), raw=raw)
     full = defaults.under(given)
@@ -287,7 +291,7 @@ def read_request(raw: Any, index: int, defaults: Defaults, folder: Path, where: 
         index=index,
         fields={"messages": conversation.messages, **conversation.media, **full.fields},
         sampling=full.sampling,
-        kinds=full.kinds,
+        kinds=frozenset(raw.get("modalities", full.kinds)),
         options=full.options,
     )
 

@@ -95,7 +95,7 @@ class Echo(Runner):
 
 
 class Beep(Runner):
-    """A hundred samples for each chunk of text."""
+    """A hundred samples for each chunk of text; nothing for the word `mute`."""
 
     decl: ClassVar[RunnerDecl] = RunnerDecl(
         kind="iterative",
@@ -113,7 +113,8 @@ class Beep(Runner):
             if row.inputs["text"].ended:
                 row.finish()
                 continue
-            row.inputs["text"].take()
+            if row.inputs["text"].take().text.strip() == "mute":
+                continue
             samples = np.full(100, 0.5, dtype=np.float32)
             row.outputs["audio"].write(AudioChunk(samples=samples, sample_rate=8000))
 

@@ -66,6 +66,14 @@ def test_speech_is_written_only_when_asked_for(speech: str, capsys: pytest.Captu
     assert (info.frames, info.samplerate, info.channels, info.subtype) == (200, 8000, 1, "PCM_16")
 
 
+def test_a_reply_without_a_sound_is_a_request_that_failed(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(speech, "prompt=mute", "out_audio=it.wav") == 1
+    captured = capsys.readouterr()
+    got = "a reply without a sound, echo ended with end-of-sequence"
+    assert (captured.out, captured.err) == ("mute\n", f"error: out_audio: got {got}, expected speech\n")
+    assert not Path("it.wav").exists()
+
+
 def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(echo, "prompt=hi", "stages.echo.config.shout=true") == 0
     assert capsys.readouterr().out == "HI\n"
@@ -79,7 +87,11 @@ def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[s
         (["prompt=x fail"], 1, "prompt: got 'fail', expected a word that works"),
         (["prompt=x refuse"], 2, "prompt: got 'refuse', expected another word"),
         (["prompt=x", "image=requests.json"], 2, "request.image: got 'requests.json', expected a file that exists"),
-        (["prompt=x", "image=engines"], 2, "request 0: got image, expected only what a stage reads: messages"),
+        (
+            ["prompt=x", "image=engines/echo/multistage_config.json"],
+            2,
+            "request 0: got image, expected only what a stage reads: messages",
+        ),
         (["prompt=x", "voice=ann"], 2, "request 0: got voice, expected only what a stage reads: messages"),
         (["prompt=x", "out_audio=a.wav"], 2, "out_audio: got 'a.wav', expected nothing: this graph gives text"),
         (["prompt=x", "out_video=a.rgb"], 2, "out_video: got 'a.rgb', expected nothing: no model here makes video"),

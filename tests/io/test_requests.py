@@ -90,6 +90,13 @@ def test_switches_are_options_and_the_request_wins() -> None:
     assert request.options == {"enable_thinking": True, "apply_chat_template": False}
 
 
+def test_modalities_choose_among_what_the_run_writes() -> None:
+    spoken = Defaults(kinds=frozenset({"text", "audio"}))
+    asked: list[dict[str, Any]] = [{}, {"modalities": ["text"]}, {"modalities": ["text", "audio"]}]
+    kinds = [set(request.kinds) for request in load(*({"prompt": "a", **one} for one in asked), defaults=spoken).good]
+    assert kinds == [{"text", "audio"}, {"text"}, {"text", "audio"}]
+
+
 def test_index_is_the_position_in_the_file() -> None:
     assert [entry.index for entry in load({"prompt": "a"}, {}, {"prompt": "c"}).entries] == [0, 1, 2]
 
@@ -175,6 +182,8 @@ def test_a_setting_that_is_wrong(setting: Any, fault: str) -> None:
         (user(TEXT, {"type": "text", "txt": "a", "text": "b"}), "content[1].txt: got unknown key"),
         (user({"type": "text", "text": "é" * 65537}), "content[0].text: got 131074 bytes, expected at most 131072"),
         (user({"type": "image", "image": "no.png"}), "content[0].image: got 'no.png', expected a file that exists"),
+        (user({"type": "image", "image": ""}), "content[0].image: got '', expected a file that exists"),
+        (user({"type": "audio", "audio": "/"}), "content[0].audio: got '/', expected a file, not a folder"),
         (user({"type": "video", "frames": []}), "content[0].frames: got [], expected a list of one or more texts"),
         ({"prompt": ""}, "requests[0]: got an empty prompt"),
         ({"prompt": " \n"}, "requests[0]: got an empty prompt"),
@@ -184,6 +193,8 @@ def test_a_setting_that_is_wrong(setting: Any, fault: str) -> None:
         ({"prompt": "a", "promt": "b"}, "requests[0].promt: got unknown key"),
         ({"prompt": "a", "lora_name": "x"}, "requests[0].lora_name: got \"x\", expected none: LoRA adapters are not"),
         ({"prompt": "a", "enable_thinking": 1}, "requests[0].enable_thinking: got 1, expected true or false"),
+        ({"prompt": "a", "modalities": ["sound"]}, "modalities: got [\"sound\"], expected a list of 'text'"),
+        ({"prompt": "a", "modalities": ["text", "audio"]}, "modalities: got audio, expected only what the run writes"),
         ({"prompt": "a", "prompt_speaker_codes": [[1], 2]}, "requests[0].prompt_speaker_codes: got [[1], 2]"),
     ],
 )  # fmt: skip
