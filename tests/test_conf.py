@@ -57,11 +57,7 @@ def test_each_root_is_its_class(command: str) -> None:
 
 @pytest.mark.parametrize(
     "choice",
-    [
-        f"{group}={option}"
-        for group in GROUPS
-        for option in options(group)
-    ],
+    [f"{group}={option}" for group in GROUPS for option in options(group)],
 )
 def test_each_preset_composes(choice: str) -> None:
     config = structure(InferenceConfig, composed("inference", choice), where="")

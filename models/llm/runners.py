@@ -121,7 +121,7 @@ class Backbone(Runner):
         capacity = int(built.options["max_kv_cache_capacity"])
         self._check_budget(built.spec.caps["batch"], capacity)
         self._engine = open_engine(context.artifact, context.backend)
-        caps, rows = self._engine.spec.caps, context.batch
+        caps, rows = self._engine.spec.caps, max(context.batch, self.config.bucket)
         self._chunk = min(self.config.prefill_chunk or caps["tokens"], caps["tokens"])
         shapes = self._shapes = {spec.name: spec.shape for spec in self._engine.spec.inputs}
         self._limits = Limits(
@@ -150,10 +150,14 @@ class Backbone(Runner):
 
     def _check_budget(self, rows: int, capacity: int) -> None:
         """Raise ConfigError where the stage asks for more than its engine was built for."""
-        found = {"max_batch": (self.stage.max_batch, rows), "max_seq": (self.stage.max_seq, capacity)}
+        found = [
+            ("max_batch", self.stage.max_batch, rows),
+            ("max_seq", self.stage.max_seq, capacity),
+            ("config.bucket", self.config.bucket, rows),
+        ]
         problems = [
             Problem(where=f"stages.{self.stage.id}.{key}", got=str(got), expected=f"at most {most}, as built")
-            for key, (got, most) in found.items()
+            for key, got, most in found
             if got > most
         ]
         if problems:
@@ -295,7 +299,7 @@ class Backbone(Runner):
         if self._engine.captures:
             start, stop = 0, self._rows
         elif self.config.bucket:
-            start, stop = 0, min(max(stop, self.config.bucket), self._rows)
+            start, stop = 0, max(stop, self.config.bucket)
         rows = [self._sequences.get(index) for index in range(start, stop)]
         call = self._call(start, stop, 1, writing)
         ids = np.array([[s.last if s else 0] for s in rows], np.int64)

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 from attrs import validators as v
 
-from framework.errors import Problem, StageError
+from framework.errors import ConfigError, Problem, StageError
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.execution.sampling import Sampling, uniform
 from framework.graph.model import InputDecl, RunnerDecl, Stage
@@ -165,7 +165,10 @@ class Talker(Runner):
         self._prompter = self._prompters()(self.config, context)
         self._tts = self._prompter.config
         self._engine = open_engine(context.artifact, context.backend)
-        spec, rows = self._engine.spec, context.batch
+        spec, rows = self._engine.spec, max(context.batch, self.config.bucket)
+        if self.config.bucket > (most := spec.caps["batch"]):
+            where, expected = f"stages.{self.stage.id}.config.bucket", f"at most {most}, as built"
+            raise ConfigError(Problem(where=where, got=str(self.config.bucket), expected=expected))
         shapes = {tensor.name: tensor.shape for tensor in spec.inputs}
         self._chunk = min(self.config.prefill_chunk or spec.caps["tokens"], spec.caps["tokens"])
         self._vocab = self._tts.talker.vocab
@@ -319,7 +322,7 @@ class Talker(Runner):
         if self._engine.captures:
             start, stop = 0, self._rows
         elif self.config.bucket:
-            start, stop = 0, min(max(stop, self.config.bucket), self._rows)
+            start, stop = 0, max(stop, self.config.bucket)
         # A row in between that has nothing to do gets anything, at a place of the cache that its next call overwrites.
         rows = [self._speeches.get(index) for index in range(start, stop)]
         pad, other = self._tts.text_pad, speaking[0]

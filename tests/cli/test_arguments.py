@@ -140,7 +140,7 @@ def test_sampling_as_json() -> None:
 def test_sampling_and_style_from_files(tmp_path: Path) -> None:
     (tmp_path / "cold.json").write_text('{"temperature": 0.1}')
     (tmp_path / "slow.json").write_text(json.dumps({"speed": 0.8}))
-    (tmp_path / "own").write_text("temperature: 1e-1\nwriter:\n  stop: [\"???\", \"a, b\"]\ntalker_top_k: 4\n")
+    (tmp_path / "own").write_text('temperature: 1e-1\nwriter:\n  stop: ["???", "a, b"]\ntalker_top_k: 4\n')
     values = composed(f"sampling={tmp_path}/cold.json", f"style={tmp_path}/slow.json")
     assert (values["sampling"]["temperature"], values["style"]["speed"]) == (0.1, 0.8)
     sampling = composed("sampling.temperature=2", f"sampling={tmp_path}/own")["sampling"]

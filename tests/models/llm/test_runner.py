@@ -7,7 +7,8 @@ from typing import Any
 import attrs
 import pytest
 
-from framework.errors import StageError
+from framework.engines.calls import RowCalls
+from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight
 from framework.execution.runner import OpenContext
 from framework.graph.model import Port, Stage
@@ -242,6 +243,31 @@ def test_fixed_candidates_draw_the_same_tokens(workshop: Any, executor: Any) -> 
     settings: dict[str, Any] = {"temperature": 1.2, "top_k": 16, "top_p": 0.9, "seed": 3}
     with opened(workshop.engines("llama", candidates=16)) as fixed:
         assert ids_of(one(fixed, **settings)) == ids_of(one(executor, **settings))
+
+
+def test_a_bucket_is_filled_also_by_a_lone_request(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: set[tuple[int, int]] = set()
+
+    def get(self: RowCalls, start: int, stop: int, dims: Any, fixed: Any = None, *, repeated: bool = False) -> Any:
+        if repeated:
+            calls.add((start, stop))
+        return found(self, start, stop, dims, fixed, repeated=repeated)
+
+    found = RowCalls.get
+    monkeypatch.setattr(RowCalls, "get", get)
+    with opened(engines, Cohort(1), bucket=4) as executor:
+        lone = ids_of(one(executor))
+    with opened(engines) as executor:
+        assert ids_of(one(executor)) == lone
+    assert calls == {(0, 4)}
+
+
+def test_a_bucket_beyond_the_build_is_refused(engines: Any) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"thinker\.config\.bucket: got 5, expected at most 4, as built"),
+        opened(engines, bucket=5) as executor,
+    ):
+        one(executor)
 
 
 def test_a_hidden_port_that_the_engine_lacks_is_named(workshop: Any, engines: Any) -> None:

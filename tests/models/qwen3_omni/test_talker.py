@@ -224,7 +224,7 @@ def test_sampled_codes_are_equal_alone_in_a_cohort_and_in_flight(workshop: Any, 
         for index, (talk, _, _) in enumerate(list(talks.values())[::2])
     ]
     said = []
-    for policy in (InFlight(4), Cohort(4)):
+    for policy in (InFlight(4), Cohort(4), Cohort(1)):
         with opened(workshop.engines, policy, talker={"bucket": 4}) as executor:
             said.append([codes_said(one) for request in requests for one in executor.run([request])])
             said.append([codes_said(result) for result in answers(executor, requests[::-1])])

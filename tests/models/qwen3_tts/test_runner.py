@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.engines.calls import RowCalls
 from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight
 from framework.schema import structure
@@ -61,7 +62,7 @@ def test_sampled_codes_are_equal_alone_in_a_cohort_and_in_flight(workshop: Any) 
     ]
     said = []
     # A draw can fall so near to the border of two codes that the rounding of another number of rows decides: `bucket`.
-    for policy in (InFlight(4), Cohort(4)):
+    for policy in (InFlight(4), Cohort(4), Cohort(1)):
         with opened(workshop.engines("custom-0b6"), policy, bucket=4) as executor:
             said.append([codes_said(one) for request in requests for one in executor.run([request])])
             said.append([codes_said(result) for result in answers(executor, requests)])
@@ -70,6 +71,29 @@ def test_sampled_codes_are_equal_alone_in_a_cohort_and_in_flight(workshop: Any) 
     for others in said[1:]:
         for codes, expected in zip(others, said[0], strict=True):
             np.testing.assert_array_equal(codes, expected)
+
+
+def test_a_bucket_is_filled_also_by_a_lone_request(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: set[tuple[int, int]] = set()
+
+    def get(self: RowCalls, start: int, stop: int, dims: Any, fixed: Any = None, *, repeated: bool = False) -> Any:
+        if repeated:
+            calls.add((start, stop))
+        return found(self, start, stop, dims, fixed, repeated=repeated)
+
+    found = RowCalls.get
+    monkeypatch.setattr(RowCalls, "get", get)
+    with opened(workshop.engines("custom-0b6"), Cohort(1), bucket=4) as executor:
+        one(executor)
+    assert calls == {(0, 4)}
+
+
+def test_a_bucket_beyond_the_build_is_refused(workshop: Any) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"talker\.config\.bucket: got 5, expected at most 4, as built"),
+        opened(workshop.engines("custom-0b6"), bucket=5) as executor,
+    ):
+        one(executor)
 
 
 def test_the_noise_is_the_seeds(executor: Any) -> None:
