@@ -37,8 +37,8 @@ class BackboneConfig:
         accept_hidden_layer: decoder layer behind the `accept_hidden` port; -1 is after the final norm. By default it is
             the one that the engine was built with.
         system_prompt: system message of requests that bring none of their own; "" is none.
-        bucket: decode at least this many rows in every call, so that kernels which round differently by batch size
-            cannot make a request depend on its neighbours; 0 decodes the active rows alone.
+        bucket: read each prompt alone and decode at least this many rows in every call, so that kernels which round
+            differently by batch size cannot make a request depend on its neighbours; 0 takes the active rows alone.
         prefill_chunk: tokens read per step; 0 is what the build allows.
     """
 
@@ -213,7 +213,7 @@ class Backbone(Runner):
         sequences = [self._sequences[row.index] for row in rows if not row.finished]
         reading = [sequence for sequence in sequences if sequence.reading and not sequence.parts]
         writing = [sequence for sequence in sequences if not sequence.reading]
-        for group in _contiguous(reading):
+        for group in [[sequence] for sequence in reading] if self.config.bucket else _contiguous(reading):
             self._read(group)
         if writing:
             self._write(writing)

@@ -44,8 +44,8 @@ class TalkerConfig:
         text: whole reads all text before the first frame, streaming a token a frame, auto as the checkpoint's kind
             does by default: whole, but streaming when it clones.
         stop_runaway: end a speech that has become three times as long as its text.
-        bucket: speak at least this many rows in every call, so that kernels which round differently by batch size
-            cannot make a request depend on its neighbours; 0 takes the active rows alone.
+        bucket: read each prompt alone and speak at least this many rows in every call, so that kernels which round
+            differently by batch size cannot make a request depend on its neighbours; 0 takes the active rows alone.
         prefill_chunk: rows of a prompt read per step; 0 is what the build allows.
     """
 
@@ -213,7 +213,7 @@ class Talker(Runner):
         speeches = [speech for speech in speeches if not speech.row.finished]
         reading = [speech for speech in speeches if speech.reading]
         speaking = [speech for speech in speeches if not speech.reading]
-        for group in _contiguous(reading):
+        for group in [[speech] for speech in reading] if self.config.bucket else _contiguous(reading):
             self._read(group)
         if speaking:
             self._speak(speaking)

@@ -245,19 +245,20 @@ def test_fixed_candidates_draw_the_same_tokens(workshop: Any, executor: Any) -> 
         assert ids_of(one(fixed, **settings)) == ids_of(one(executor, **settings))
 
 
-def test_a_bucket_is_filled_also_by_a_lone_request(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: set[tuple[int, int]] = set()
+@pytest.mark.parametrize("policy", [Cohort(1), Cohort(4)], ids=["alone", "in a cohort"])
+def test_a_bucket_has_calls_of_one_shape(engines: Any, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding all rows, reading one prompt."""
+    decoding, reading = set(), set()
 
     def get(self: RowCalls, start: int, stop: int, dims: Any, fixed: Any = None, *, repeated: bool = False) -> Any:
-        if repeated:
-            calls.add((start, stop))
+        (decoding if repeated else reading).add(stop - start)
         return found(self, start, stop, dims, fixed, repeated=repeated)
 
     found = RowCalls.get
     monkeypatch.setattr(RowCalls, "get", get)
-    with opened(engines, Cohort(1), bucket=4) as executor:
-        one(executor)
-    assert calls == {(0, 4)}
+    with opened(engines, policy, bucket=4) as executor:
+        assert all(result.ok for result in answers(executor, [request(index, "hello") for index in range(3)]))
+    assert (decoding, reading) == ({4}, {1})
 
 
 def test_a_bucket_beyond_the_build_is_refused(engines: Any) -> None:
