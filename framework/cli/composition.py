@@ -111,6 +111,13 @@ class Composer:
         found = loader.get_group_options(group, config_name=self.command, overrides=self.overrides)
         return [str(name) for name in found]
 
+    def check_choice(self, group: str, name: str, *, where: str) -> None:
+        """Raise ConfigError when a config group has no such file; `where` is the setting that names it."""
+        loader: Any = self.hydra.config_loader
+        if not loader.repository.config_exists(f"{group}/{name}"):
+            hint = nearest(name, self.options(group))
+            raise ConfigError(Problem(where=where, got=repr(name), expected=f"a file of conf/{group}", hint=hint))
+
     @contextmanager
     def plain_errors(self, overrides: Sequence[str] | None = None) -> Iterator[None]:
         """What Hydra raises while the block runs, as a ConfigError."""
@@ -174,7 +181,8 @@ def own_folders(given: str | None) -> list[Path]:
 def _malformed(error: MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
     place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else "config"
-    return Problem(where=place, got="malformed YAML", expected=str(error.problem or error.context))
+    told = str(error.problem or error.context)
+    return Problem(where=place, got="malformed YAML", expected=told.removeprefix("expected "))
 
 
 def problems_of(

@@ -16,7 +16,7 @@ from framework.cli.config import InferenceConfig, check_combination
 from framework.cli.files import error_of, keep, output_of, record_of, run_file
 from framework.cli.folder import describe
 from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
-from framework.cli.requested import check_outputs, file_of, in_folder, read_by_graph, single_request
+from framework.cli.requested import check_outputs, check_overwriting, file_of, in_folder, read_by_graph, single_request
 from framework.errors import ConfigError, Problem, StageError
 from framework.graph.model import Graph, RunnerDecl, Stage
 from framework.graph.validate import load_checked
@@ -50,6 +50,7 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     check_combination(config)
     if run.sweep and run.folder is not None:
         config = in_folder(config, run.folder)
+    check_overwriting(config)
     if config.validate_config:
         system = deployed(config, prefixes)
         _check(config, system, run)

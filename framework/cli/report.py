@@ -91,9 +91,10 @@ def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> int:
         return 0
     building.say(f"{deployment} hears {len(cells)} replies")
     folders = [f"paths.{key}='{getattr(paths, key)}'" for key in ("cache", "engines", "weights")]
-    given = [f"deployment={deployment}", "build_if_missing=true", "batching=inflight", "batching.size=4", *folders]
+    given = ["build_if_missing=true", "batching=inflight", "batching.size=4", *folders]
     with Composer("inference", given, folders=own_folders(None)) as composer:
-        config = structure(InferenceConfig, values_of(composer.compose()), where="")
+        composer.check_choice("deployment", deployment, where="report.transcribe")
+        config = structure(InferenceConfig, values_of(composer.compose([f"deployment={deployment}"])), where="")
     with make_executor(config, deployed(config), None) as executor:
         transcribe(sweep, deployment, executor.run)
     return 0

@@ -86,6 +86,27 @@ def _several(value: str | tuple[str, ...] | None) -> str | list[str] | None:
     return [name.strip() for name in value.removeprefix("[").removesuffix("]").split(",")]
 
 
+def check_overwriting(config: InferenceConfig) -> None:
+    """Raise ConfigError for an output that would be written over a file that is read."""
+    read: dict[Path, str] = {}
+    for key in ("input_file", "prompt_file", "ref_audio", "audio", "image", "video"):
+        value = getattr(config, key)
+        files = [value] if isinstance(value, Path) else _several(value) or []
+        read |= {_place(name): key for name in ([files] if isinstance(files, str) else files)}
+    outputs = {key: path for key in WRITTEN if isinstance(path := getattr(config, key), Path)}
+    problems = [
+        Problem(where=key, got=f"'{path}', which is {read[_place(path)]}", expected="another file")
+        for key, path in outputs.items()
+        if _place(path) in read
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _place(path: str | Path) -> Path:
+    return Path(path).expanduser().resolve()
+
+
 def check_outputs(graph: Graph, config: InferenceConfig) -> None:
     """Raise ConfigError when an output is asked for that the graph cannot give, or none of those that it gives."""
     ports = [stage.port(terminal.name) for terminal in graph.terminals if (stage := graph.stage(terminal.owner))]

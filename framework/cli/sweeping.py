@@ -45,6 +45,9 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int]) -> tuple[Path, D
     """
     composer.mode = RunMode.MULTIRUN
     cfg = composer.compose()
+    transcriber = OmegaConf.select(cfg, "report.transcribe")
+    if transcriber is not None:  # needed when all jobs are done
+        composer.check_choice("deployment", str(transcriber), where="report.transcribe")
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.mode = RunMode.MULTIRUN
     loader: Any = composer.hydra.config_loader
@@ -132,13 +135,16 @@ def _load(loader: Any, master_config: DictConfig, sweep_overrides: Sequence[str]
 
 
 def _check_ends(loader: Any, cfg: DictConfig, batch: Sequence[Sequence[str]]) -> None:
-    """Raise ConfigError for what is wrong with the first and the last job alike: it is wrong with the sweep."""
+    """Raise ConfigError for a sweep of nothing, and for what is wrong with the first and the last job alike."""
+    if not batch:
+        expected = "at least one value for each setting"
+        raise ConfigError(Problem(where="sweep", got="no point", expected=expected, hint="range() or glob() gave none"))
     ends = []
-    for overrides in (batch[0], batch[-1]) if batch else ():
+    for overrides in (batch[0], batch[-1]):
         error = problems_in(_load(loader, cfg, overrides))
         if error is None:
             return
         ends.append(error)
-    common = [problem for problem in ends[0].problems if problem in ends[-1].problems] if ends else []
+    common = [problem for problem in ends[0].problems if problem in ends[-1].problems]
     if common:
         raise ConfigError(common)

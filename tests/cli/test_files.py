@@ -140,6 +140,8 @@ def test_what_cannot_matter_may_change(echo: str) -> None:
         (["prompt=x", "shard.count=2"], "shard.count: got 2, expected 1 without input_file"),
         (["input_file=r.json", "shard.index=2", "shard.count=2"], "shard.index: got 2, expected a whole number below"),
         (["input_file=r.json", "shard.count=0"], "shard.count: got 0"),
+        (["input_file=r.json", "output_file=./r.json"], "output_file: got 'r.json', which is input_file, expected"),
+        (["audio=p.wav,q.wav", "out_audio=x/../q.wav"], "out_audio: got 'x/../q.wav', which is audio, expected"),
     ],
 )
 def test_what_does_not_go_together(

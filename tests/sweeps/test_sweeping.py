@@ -291,8 +291,24 @@ def test_jobs_compose_as_hydra_composes_them() -> None:
 def test_a_transcriber_that_cannot_be_had_takes_nothing_else_away(
     speech: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    nowhere = ("report.transcribe=wisper_tiny_en", f"paths.cache={tmp_path}/cache")
+    nowhere = ("report.transcribe=none", f"paths.cache={tmp_path}/cache")
     assert infer(speech, "-m", "prompt=one,two", "out_audio=it.wav", *nowhere) == 2
-    assert "did you mean 'whisper_tiny_en'?" in capsys.readouterr().err
+    assert "error: " in capsys.readouterr().err
     assert len(rows()) == 2
     assert (sweep_folder() / "index.html").is_file()
+
+
+def test_a_misspelled_transcriber_is_refused_before_the_first_job(
+    speech: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(speech, "-m", "prompt=one,two", "out_audio=it.wav", "report.transcribe=wisper_tiny_en") == 2
+    error = capsys.readouterr().err
+    assert "report.transcribe: got 'wisper_tiny_en'" in error
+    assert "did you mean 'whisper_tiny_en'?" in error
+    assert not [*Path("outputs").glob("sweeps/*/*")], "nothing is left of it"
+
+
+def test_a_sweep_of_nothing_says_so(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(speech, "-m", "prompt=hi", "sampling.top_k=range(3,3)") == 2
+    assert "sweep: got no point, expected at least one value for each setting" in capsys.readouterr().err
+    assert not [*Path("outputs").glob("sweeps/*/*")], "nothing is left of it"
