@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
@@ -60,7 +61,9 @@ def save_timeline(path: Path, result: Result) -> None:
         text = fill(" ".join(text_of(replies[0]).split()), width=130, max_lines=3, placeholder=" …")
         figure.suptitle(text.replace("$", r"\$"), fontsize=10, color=_INK, x=0.01, ha="left")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a reply may be in any script: a box where the font ends
+        figure.savefig(path)
 
 
 def _draw_sound(wave: Any, mel: Any, start: float, sound: AudioChunk) -> None:

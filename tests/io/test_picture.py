@@ -56,6 +56,13 @@ def test_any_length_of_speech_is_drawn(samples: np.ndarray[Any, Any], tmp_path: 
     assert "<svg" in (tmp_path / "new" / "a.svg").read_text()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_reply_may_be_in_any_script(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture.save_timeline(tmp_path / "a.png", result(writes=(TextChunk(text="你好 \x14 สวัสดี"),)))
+    assert (tmp_path / "a.png").stat().st_size
+
+
 def test_a_reply_without_speech_has_bars_alone(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture.save_timeline(tmp_path / "a.svg", result(writes=(TextChunk(text="Paris."),)))
