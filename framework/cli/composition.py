@@ -256,6 +256,9 @@ def _culprit(error: Exception, key: str | None, overrides: list[str]) -> str | N
 
 
 def _problem(error: Exception, culprit: str | None) -> Problem:
+    if culprit and ("=" not in culprit or not key_of(culprit)) and not culprit.startswith("~"):
+        hint = "--help lists the keys; a text with spaces is 'key=a b'"
+        return Problem(where="command line", got=repr(culprit), expected="key=value", hint=hint)
     where = key_of(culprit) if culprit else "config"
     got = repr(culprit.partition("=")[2]) if culprit else str(error).splitlines()[0]
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:

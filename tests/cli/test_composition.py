@@ -30,6 +30,8 @@ def faults(*overrides: str, command: str = "inference") -> list[str]:
         ("deployment=gpt", "deployment: got 'gpt', expected a file of conf/deployment (valid: "),
         ("+experiment=smollm2_greddy", "(did you mean 'smollm2_greedy'?)"),
         ("sampling.top_k=f(", "sampling.top_k: got 'f(', expected a value, a list or a mapping"),
+        ("What is up?", "command line: got 'What is up?', expected key=value (--help lists the keys"),
+        ("=", "command line: got '=', expected key=value"),
         ("sampling.top_k=1,2", "sampling.top_k: got '1,2', expected one value (-m runs each of several"),
     ],
 )
