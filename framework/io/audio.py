@@ -14,6 +14,7 @@ from framework.errors import ConfigError, Problem
 from framework.execution.payloads import AudioChunk
 from framework.io.writing import write_bytes
 
+LOUDEST = 1e12  # of a sample that is still sound; the power of louder ones is no number in 32 bits
 _UNKNOWN_FORMAT = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 
 
@@ -54,7 +55,8 @@ def load_audio(path: Path, rate: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
     Read in blocks, so that memory follows what is returned: float32 [samples].
 
-    Raises ConfigError when it is missing, no sound file, cut short, empty, or has samples that are no numbers.
+    Raises ConfigError when it is missing, no sound file, cut short, empty, or has samples that are no numbers or more
+    than LOUDEST.
     """
     expected = "a sound file (wav, flac, ogg, mp3)"
     if path.is_file() and not path.stat().st_size:
@@ -109,4 +111,7 @@ def _checked(
     if not np.isfinite(samples).all():
         got = f"{int((~np.isfinite(samples)).sum())} samples that are no numbers"
         raise ConfigError(Problem(where=where, got=got, expected="sound"))
+    loudest = max(float(samples.max()), -float(samples.min()))
+    if loudest > LOUDEST:
+        raise ConfigError(Problem(where=where, got=f"samples of up to {loudest:.3g}", expected="full scale at 1"))
     return samples

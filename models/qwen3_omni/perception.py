@@ -151,7 +151,7 @@ class _AudioEncoder:
         from framework.io.mel import log_mel
 
         if len(samples) < FFT:
-            got = f"{len(samples) / RATE:.3f} s of sound"
+            got = f"{len(samples) / RATE:.4f} s of sound"
             expected = f"at least {FFT / RATE} s: one window of the spectrogram"
             raise StageError(Problem(where=where, got=got, expected=expected))
         tokens = self.config.tokens(len(samples) // HOP)

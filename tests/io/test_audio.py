@@ -99,7 +99,12 @@ def test_files_without_sound_are_named(tmp_path: Path, content: bytes | None, me
 
 
 @pytest.mark.parametrize(
-    ("samples", "message"), [([], "got no samples"), ([0.0, float("nan")], "got 1 samples that are no numbers")]
+    ("samples", "message"),
+    [
+        ([], "got no samples"),
+        ([0.0, float("nan")], "got 1 samples that are no numbers"),
+        ([0.5, -1e30], r"got samples of up to 1e\+30, expected full scale at 1"),
+    ],
 )
 def test_samples_without_sound_are_refused(tmp_path: Path, samples: list[float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

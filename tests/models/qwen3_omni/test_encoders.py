@@ -351,7 +351,7 @@ def bad(folder: Path, kind: str) -> dict[str, Any]:
         ("missing image", "expected a file that exists"),
         ("strip", "got a picture of 2010 x 10 pixels, expected one side at most 200 times the other"),
         ("large image", "got a picture of 2000 x 1000 pixels: 1922 tokens, expected at most 1024 tokens"),
-        ("20 ms of sound", "got 0.020 s of sound, expected at least 0.025 s"),
+        ("20 ms of sound", "got 0.0200 s of sound, expected at least 0.025 s"),
         ("long sound", "got 90.0 s of sound: 1170 tokens, expected at most 1024 tokens"),
         ("text as sound", "expected a sound file"),
         ("sound as video", "got no pictures in it"),
