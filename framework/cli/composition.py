@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -19,6 +20,7 @@ from hydra import initialize_config_dir, initialize_config_module
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -107,9 +109,13 @@ class Composer:
 
     def options(self, group: str) -> list[str]:
         """What may be chosen of a config group, the user's own among them."""
+        return [str(name) for name in self._repository.get_group_options(group)]
+
+    @cached_property
+    def _repository(self) -> Any:
+        """The files on the search path. Hydra makes it anew, some 20 ms, whenever it is asked what a group has."""
         loader: Any = self.hydra.config_loader
-        found = loader.get_group_options(group, config_name=self.command, overrides=self.overrides)
-        return [str(name) for name in found]
+        return loader._parse_overrides_and_create_caching_repo(self.command, self.overrides)[1]
 
     def check_choice(self, group: str, name: str, *, where: str) -> None:
         """Raise ConfigError when a config group has no such file; `where` is the setting that names it."""
@@ -131,13 +137,13 @@ class Composer:
 
     def help(self) -> str:
         """`hydra.help.template` of the command, with its groups and the commented settings of its root config."""
-        cfg, hydra = self.compose(), self.hydra
+        cfg = self.compose()
         HydraConfig.instance().set_config(cfg)
         text = (self._folder / f"{self.command}.yaml").read_text("utf-8")
         # What stands above is the defaults list, which the groups show; its last line chooses this very help.
         settings = text.partition("override hydra/help")[2].partition("\n\n")[2]
-        named = [group for group in hydra.list_all_config_groups() if group.partition("/")[0] != "hydra"]
-        groups = "\n".join(f"{group}: {', '.join(self.options(group))}" for group in named) + "\n"
+        found = self._repository.get_group_options("", ObjectType.GROUP)
+        groups = "".join(f"{group}: {', '.join(self.options(group))}\n" for group in found if group != "hydra")
         return Template(cfg.hydra.help.template).safe_substitute(GROUPS=groups, SETTINGS=settings)
 
     def _compose(self, overrides: list[str]) -> DictConfig:
@@ -199,7 +205,8 @@ def problems_of(
         key = str(match[1]) if match else None
         culprit = _culprit(error, key, remaining)
         if key is not None:
-            unknown.append(key)
+            inner = str(getattr(error.__cause__, "full_key", ""))  # of a mapping: the key in it
+            unknown.append(inner if inner.startswith(f"{key}.") else key)
         else:
             found.append(_problem(error, culprit))
         if culprit is None:

@@ -32,6 +32,7 @@ def faults(*overrides: str, command: str = "inference") -> list[str]:
         ("sampling.top_k=f(", "sampling.top_k: got 'f(', expected a value, a list or a mapping"),
         ("What is up?", "command line: got 'What is up?', expected key=value (--help lists the keys"),
         ("=", "command line: got '=', expected key=value"),
+        ("sampling.thinker={topk:2}", "sampling.thinker.topk: got an unknown setting, expected one that exists ("),
         ("sampling.top_k=1,2", "sampling.top_k: got '1,2', expected one value (-m runs each of several"),
     ],
 )
