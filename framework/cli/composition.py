@@ -142,8 +142,8 @@ class Composer:
         text = (self._folder / f"{self.command}.yaml").read_text("utf-8")
         # What stands above is the defaults list, which the groups show; its last line chooses this very help.
         settings = text.partition("override hydra/help")[2].partition("\n\n")[2]
-        found = self._repository.get_group_options("", ObjectType.GROUP)
-        groups = "".join(f"{group}: {', '.join(self.options(group))}\n" for group in found if group != "hydra")
+        named = [group for group in self._repository.get_group_options("", ObjectType.GROUP) if group != "hydra"]
+        groups = "".join(f"{group}: {', '.join(found)}\n" for group in named if (found := self.options(group)))
         return Template(cfg.hydra.help.template).safe_substitute(GROUPS=groups, SETTINGS=settings)
 
     def _compose(self, overrides: list[str]) -> DictConfig:
