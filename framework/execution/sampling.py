@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+import numpy as np
 from attrs import validators as v
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def _batch_wide(default: Any, *checks: Any) -> Any:
@@ -71,8 +69,6 @@ def uniform(seed: int, stage: str, step: int, size: int = 1) -> np.ndarray[Any, 
     Returns:
         float32 [size], uniform in [0, 1).
     """
-    import numpy as np  # a command that only looks at settings does without
-
     key = int.from_bytes(hashlib.blake2b(f"{seed}:{stage}".encode(), digest_size=16).digest(), "little")
     # The counter's high word is the step, so steps can be drawn in any order and never overlap.
     generator = np.random.Generator(np.random.Philox(key=key, counter=step << 192))
