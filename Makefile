@@ -51,7 +51,8 @@ has = $(if $(filter $(1),$(CPU)),-DGGML_$(2)=ON)
 GGML := $(call has,avx,AVX) $(call has,avx2,AVX2) $(call has,fma,FMA) $(call has,f16c,F16C) $(call has,avx512bw,AVX512) \
 	$(call has,avx512vbmi,AVX512_VBMI) $(call has,avx512_vnni,AVX512_VNNI) $(call has,avx512_bf16,AVX512_BF16)
 $(VENV)/.bench: export CMAKE_ARGS = $(if $(strip $(GGML)),-DGGML_NATIVE=OFF $(strip $(GGML)))
-$(VENV)/.bench: export PIP_NO_CACHE_DIR = 1 # one compiled before may be for another processor
+# One compiled before, which pip keeps, may be for another processor.
+$(VENV)/.bench: export PIP_NO_CACHE_DIR = 1
 
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]"

@@ -30,12 +30,15 @@ class File:
     digest: str
 
 
+FORMAT = 2  # of the record and of what the passes make of a network: one more whenever either changes
+
+
 @attrs.frozen(kw_only=True)
 class Manifest:
     """Record of one built engine.
 
     Attributes:
-        format: version of this record.
+        format: `FORMAT` of the build.
         backend: name of the backend it was built for.
         spec: its tensors, with the names of their dimensions, which a compiled plan no longer has.
         in_place: output -> inputs that it may share a buffer with.
@@ -46,7 +49,7 @@ class Manifest:
         weights, activations: bytes they take in memory once loaded (see `footprint`); 0 when not recorded.
     """
 
-    format: int = 1
+    format: int = FORMAT
     backend: str
     spec: EngineSpec
     in_place: Mapping[str, tuple[str, ...]]
@@ -63,7 +66,7 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """The record of a built engine. Raises ConfigError when the folder is missing, unfinished or unreadable."""
+    """The record of a built engine. Raises ConfigError when the folder is missing, unfinished, unreadable or older."""
     path = folder / FILE_NAME
     if not folder.is_dir():
         raise ConfigError(Problem(where=str(folder), got="no such folder", expected="an engine folder", hint=_BUILD))
@@ -76,6 +79,10 @@ def read(folder: Path) -> Manifest:
         document = json.loads(text)
     except ValueError as error:
         raise ConfigError(Problem(where=str(path), got=str(error), expected="JSON", hint=_BUILD)) from None
+    made = document.get("format") if isinstance(document, dict) else None
+    if isinstance(made, int) and made != FORMAT:
+        got, expected = f"an engine of format {made}", f"format {FORMAT}, which this version makes"
+        raise ConfigError(Problem(where=str(folder), got=got, expected=expected, hint=_BUILD))
     return structure(Manifest, document, where=f"{path}:")
 
 

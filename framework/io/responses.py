@@ -83,6 +83,8 @@ def merge_predictions(paths: Sequence[Path], out: Path) -> int:
         ConfigError: a file is no predictions file, the files are of different runs, or a shard is missing, given
             twice or unfinished.
     """
+    if out.resolve() in {path.resolve() for path in paths}:
+        raise ConfigError(Problem(where="merge", got=f"{out} as a shard too", expected="a file of its own to write"))
     heads, entries = dict[Path, dict[str, Any]](), list[Entries]()
     for path in paths:
         heads[path], responses = read(path)

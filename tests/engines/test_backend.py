@@ -107,6 +107,16 @@ def test_a_folder_that_is_missing_or_not_finished(tmp_path: Path) -> None:
         open_engine(tmp_path, CPU)
 
 
+def test_an_engine_of_an_older_version_is_not_run(tmp_path: Path) -> None:
+    folder = built(tmp_path / "engine", tiny.SCALE)
+    record = folder / "engine.json"
+    record.write_text(record.read_text().replace(f'"format": {manifest.FORMAT}', '"format": 1'))
+    with pytest.raises(
+        ConfigError, match=r"an engine of format 1, expected format .*multistage-build"
+    ):
+        open_engine(folder, CPU)
+
+
 def test_files_cut_short_changed_or_gone_are_all_named(tmp_path: Path) -> None:
     body = MATMUL.replace("999999", "300")
     folder = built(tmp_path / "engine", body, weights={"w": np.ones((4, 300), np.float32)})

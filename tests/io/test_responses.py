@@ -54,6 +54,14 @@ def test_what_cannot_be_merged(shards: list[Any], message: str, tmp_path: Path) 
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_a_shard_is_never_written_over(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{index}.json", index, 2) for index in range(2)]
+    before = paths[0].read_text()
+    with pytest.raises(ConfigError, match=r"0\.json as a shard too, expected a file of its own"):
+        merge_predictions(paths, tmp_path / "0.json")
+    assert paths[0].read_text() == before
+
+
 def test_a_file_that_is_no_shard(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"input_file": "in.json", "responses": []}')
     (tmp_path / "b.json").write_text('{"answers": []}')
