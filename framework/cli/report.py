@@ -65,6 +65,8 @@ def as_text(sweep: Sweep) -> str:
 
     faults = [(point.name, *point.error.splitlines()) for point in sweep.points if point.error]
     told = [f"{name}: {first}{f' (and {len(more)} more)' if more else ''}" for name, first, *more in faults]
+    if sweep.missing:
+        told.append(f"{sweep.missing} of {sweep.missing + len(sweep.points)} points are missing: running, or killed")
     return "\n".join([columns(text(sweep)), *told])
 
 

@@ -29,8 +29,8 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli.composition import Composer, problems_of
 from framework.cli.launchers import make_sweeper
 from framework.errors import ConfigError, Problem
+from framework.sweeps.record import MARK
 
-MARK = "sweep.json"
 _PROBLEMS = "composition_problems"  # key of a job's config that did not compose
 
 
@@ -59,7 +59,7 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int]) -> tuple[Path, D
     context = HydraContext(config_loader=lenient, callbacks=callbacks)
     with composer.plain_errors():
         sweeper = make_sweeper(cfg, context, job)
-        sweeper.validate_batch_is_legal = partial(_check_ends, loader, cfg)
+        sweeper.validate_batch_is_legal = partial(_check, loader, cfg)
         folder = Path(str(cfg.hydra.sweep.dir)).absolute()
         claim(folder)
         callbacks.on_multirun_start(config=cfg, config_name=composer.command)
@@ -132,6 +132,15 @@ def _load(loader: Any, master_config: DictConfig, sweep_overrides: Sequence[str]
             cfg[_PROBLEMS] = [attrs.asdict(problem) for problem in problems]
             cfg.hydra.overrides.task = [*sweep_overrides]
         return cfg
+
+
+def _check(loader: Any, cfg: DictConfig, batch: Sequence[Sequence[str]]) -> None:
+    """Raise ConfigError for jobs that cannot be meant; note how many there will be, for a sweep that is killed."""
+    _check_ends(loader, cfg, batch)
+    path = Path(str(cfg.hydra.sweep.dir)).absolute() / MARK
+    mark = json.loads(path.read_text(encoding="utf-8"))
+    mark["jobs"] = mark.get("jobs", 0) + len(batch)
+    path.write_text(json.dumps(mark, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _check_ends(loader: Any, cfg: DictConfig, batch: Sequence[Sequence[str]]) -> None:

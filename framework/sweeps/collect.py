@@ -19,7 +19,7 @@ import attrs
 from framework.errors import ConfigError, Problem
 from framework.parsing import attempt
 from framework.sweeps import metrics, predicted
-from framework.sweeps.record import FILE_NAME
+from framework.sweeps.record import FILE_NAME, MARK
 
 TRANSCRIPTS = "transcripts.json"
 _SHARD = "shard.index"  # jobs that differ in nothing else are one point
@@ -83,6 +83,7 @@ class Sweep:
         parameters: keys in which the points differ, in the order in which they were given.
         fixed: what all points were given.
         started: time of the first job, ISO 8601; "" when no record says.
+        missing: jobs that were to come and have left nothing: it runs still, or was killed.
     """
 
     folder: Path
@@ -90,10 +91,11 @@ class Sweep:
     parameters: tuple[str, ...]
     fixed: Mapping[str, Any]
     started: str = ""
+    missing: int = 0
 
     @property
     def ok(self) -> bool:
-        return all(point.status == "ok" for point in self.points)
+        return not self.missing and all(point.status == "ok" for point in self.points)
 
     @property
     def metrics(self) -> tuple[metrics.Metric, ...]:
@@ -118,7 +120,20 @@ def collect(folder: Path) -> Sweep:
     keys = dict.fromkeys(key for point in points for key in point.overrides)
     varying = [key for key in keys if len({repr(point.overrides.get(key)) for point in points}) > 1]
     fixed = {key: points[0].overrides[key] for key in keys if key not in varying}
-    return Sweep(folder=folder, points=tuple(points), parameters=tuple(varying), fixed=fixed, started=_started(points))
+    return Sweep(
+        folder=folder,
+        points=tuple(points),
+        parameters=tuple(varying),
+        fixed=fixed,
+        started=_started(points),
+        missing=_missing(folder, len(jobs)),
+    )
+
+
+def _missing(folder: Path, jobs: int) -> int:
+    mark = _json(folder / MARK)[0]
+    planned = mark.get("jobs") if isinstance(mark, dict) else None
+    return max(0, planned - jobs) if isinstance(planned, int) else 0
 
 
 def _started(points: Sequence[Point]) -> str:

@@ -16,6 +16,7 @@ from framework.errors import MultistageError
 from framework.io.writing import replace
 
 FILE_NAME = "result.json"
+MARK = "sweep.json"  # in the folder of a sweep: when it began, with which command, and how many jobs it has
 STATUS = {0: "ok", 1: "failed", 2: "error", 130: "interrupted", 143: "interrupted"}
 
 

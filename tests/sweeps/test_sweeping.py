@@ -208,7 +208,7 @@ def test_two_sweeps_do_not_share_a_folder(echo: list[str], capsys: pytest.Captur
     assert Path("mine/0/result.json").read_text() == before
 
 
-def test_a_killed_sweep_can_be_looked_at(echo: list[str], tmp_path: Path) -> None:
+def test_a_killed_sweep_can_be_looked_at(echo: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*echo, "-m", "prompt=a,sleep,b", "runners.test.echo._target_=tests.sweeps.sleeper.Sleeper"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(
@@ -222,6 +222,7 @@ def test_a_killed_sweep_can_be_looked_at(echo: list[str], tmp_path: Path) -> Non
     process.stdout.close()
     assert run_report(str(sweep_folder())) == 1
     assert [row["status"] for row in rows()] == ["ok", "unfinished"]
+    assert "1 of 3 points are missing: running, or killed" in capsys.readouterr().out
 
 
 # --- multistage-report ---------------------------------------------------------------------------------------------
