@@ -234,6 +234,7 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
             app.complain(error_of(result))
         else:
             _tell_transcripts(result)
+            _tell_cuts(result)
             if config.out_audio is not None:
                 _write_reply(config.out_audio, result)
             if config.out_timeline is not None:
@@ -278,6 +279,14 @@ def _tell_transcripts(result: Result) -> None:
     for stage, report in result.stages.items():
         if "transcript" in report.details and f"{stage}:text" not in result.outputs:
             building.say(f"{stage} heard: {report.details['transcript']}")
+
+
+def _tell_cuts(result: Result) -> None:
+    """Which replies end because they may be no longer."""
+    for stage, report in result.stages.items():
+        if report.details.get("finish_reason") == "max-length":
+            limit = report.details.get("cut_by", f"sampling.{stage}.max_generate_length")
+            building.say(f"{stage}: cut at its length limit ({limit})")
 
 
 def _print_graph(graph: Graph) -> None:
