@@ -25,7 +25,7 @@ from tests.bench.worker import Missing, Worker
 
 ROWS = 8
 FEW, MANY = 1_000, 10_000  # requests of the files whose memory is compared
-LONG, REQUESTS = 160, 64  # most tokens of a reply; requests, of which every eighth has a long one
+LONG, REQUESTS = 256, 64  # most tokens of a reply; requests, of which every eighth has a long one
 _LANDS = ("France", "Spain", "Italy", "Japan", "Egypt", "Peru", "Norway", "Kenya", "Greece", "Poland", "Chile")
 Say = Callable[[str], None]
 
