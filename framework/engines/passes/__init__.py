@@ -37,6 +37,7 @@ def for_backend(name: str) -> list[Pass]:
         ]
     if name == "cuda":  # cuDNN 9.19 has no kernel for some dilated fp16 convolutions over [time, 1], but over [1, time]
         from framework.engines.passes.conv import widen_convolutions
+        from framework.engines.passes.moe import group_experts_cuda
 
-        return [widen_convolutions]
+        return [group_experts_cuda, widen_convolutions]
     return []

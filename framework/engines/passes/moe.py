@@ -45,11 +45,11 @@ class Mixture:
     norm_topk: bool
 
 
-def group_experts(model: ir.Model) -> ir.Model:
-    """Rewrite every mixture of fp32; comes before the passes that change what it is made of."""
+def group_experts(model: ir.Model, types: Sequence[ir.DataType] = (ir.DataType.FLOAT,)) -> ir.Model:
+    """Rewrite every mixture of these types; comes before the passes that change what it is made of."""
     graph = model.graph
     bits = {"int4": 4, "int8": 8}.get(model.metadata_props.get("precision", ""), 0)
-    found = [node for node in graph if NOTE in node.meta and node.outputs[0].dtype in (None, ir.DataType.FLOAT)]
+    found = [node for node in graph if NOTE in node.meta and node.outputs[0].dtype in (None, *types)]
     for node in found:
         mixture: Mixture = node.meta[NOTE]
         whole = mixture.gate.shape[1] % BLOCK == 0 and mixture.gate.shape[2] % BLOCK == 0
@@ -60,6 +60,11 @@ def group_experts(model: ir.Model) -> ir.Model:
         graph.opset_imports[DOMAIN] = 1
         remove_unused(graph)
     return model
+
+
+def group_experts_cuda(model: ir.Model) -> ir.Model:
+    """The same where fp16 has a kernel too."""
+    return group_experts(model, (ir.DataType.FLOAT, ir.DataType.FLOAT16))
 
 
 def _settings(mixture: Mixture) -> dict[str, Any]:

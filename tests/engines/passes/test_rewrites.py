@@ -13,6 +13,7 @@ import pytest
 from framework.engines.passes import for_backend
 from framework.engines.passes.attention import fuse_attention
 from framework.engines.passes.conv import widen_convolutions
+from framework.engines.passes.moe import group_experts_cuda
 from framework.engines.passes.norm import fuse_skip_norm
 from framework.engines.passes.pack import pack_siblings
 from models.llm.config import LLMConfig, MoEConfig
@@ -135,4 +136,4 @@ def test_attention_under_another_mask_is_left_alone() -> None:
 
 def test_tensorrt_takes_the_standard_operators_as_they_are() -> None:
     assert for_backend("tensorrt") == for_backend("tensorrt_rtx") == []
-    assert for_backend("cuda") == [widen_convolutions]
+    assert for_backend("cuda") == [group_experts_cuda, widen_convolutions]
