@@ -111,9 +111,7 @@ def test_an_engine_of_an_older_version_is_not_run(tmp_path: Path) -> None:
     folder = built(tmp_path / "engine", tiny.SCALE)
     record = folder / "engine.json"
     record.write_text(record.read_text().replace(f'"format": {manifest.FORMAT}', '"format": 1'))
-    with pytest.raises(
-        ConfigError, match=r"an engine of format 1, expected format .*multistage-build"
-    ):
+    with pytest.raises(ConfigError, match=r"an engine of format 1, expected format .*multistage-build"):
         open_engine(folder, CPU)
 
 

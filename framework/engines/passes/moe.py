@@ -20,6 +20,7 @@ from framework.engines.pieces import Piece, PiecedTensor, pieces_of
 
 DOMAIN = "com.microsoft"
 NOTE = "mixture"  # key of a node's `meta`
+CUTLASS_WIDTH = 128
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -45,11 +46,15 @@ class Mixture:
     norm_topk: bool
 
 
-def group_experts(model: ir.Model, types: Sequence[ir.DataType] = (ir.DataType.FLOAT,)) -> ir.Model:
-    """Rewrite every mixture of these types; comes before the passes that change what it is made of."""
+def _fp32(node: Node) -> bool:
+    return node.outputs[0].dtype in (None, ir.DataType.FLOAT)
+
+
+def group_experts(model: ir.Model, takes: Callable[[Node], bool] = _fp32) -> ir.Model:
+    """Rewrite every mixture the backend takes; comes before the passes that change what it is made of."""
     graph = model.graph
     bits = {"int4": 4, "int8": 8}.get(model.metadata_props.get("precision", ""), 0)
-    found = [node for node in graph if NOTE in node.meta and node.outputs[0].dtype in (None, *types)]
+    found = [node for node in graph if NOTE in node.meta and takes(node)]
     for node in found:
         mixture: Mixture = node.meta[NOTE]
         whole = mixture.gate.shape[1] % BLOCK == 0 and mixture.gate.shape[2] % BLOCK == 0
@@ -63,8 +68,13 @@ def group_experts(model: ir.Model, types: Sequence[ir.DataType] = (ir.DataType.F
 
 
 def group_experts_cuda(model: ir.Model) -> ir.Model:
-    """The same where fp16 has a kernel too."""
-    return group_experts(model, (ir.DataType.FLOAT, ir.DataType.FLOAT16))
+    """The same, and those of fp16 whose widths its kernel (CUTLASS) takes: others fail when they run."""
+
+    def takes(node: Node) -> bool:
+        wide = all(int(width) % CUTLASS_WIDTH == 0 for width in node.meta[NOTE].gate.shape[1:])
+        return _fp32(node) or (wide and node.outputs[0].dtype == ir.DataType.FLOAT16)
+
+    return group_experts(model, takes)
 
 
 def _settings(mixture: Mixture) -> dict[str, Any]:

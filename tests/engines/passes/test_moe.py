@@ -15,6 +15,7 @@ from onnxscript import OpBuilder, nn
 from framework.build.tensor import Blocks
 from framework.engines.base import TensorSpec
 from framework.engines.passes import for_backend
+from framework.engines.passes.moe import NOTE, group_experts_cuda
 from framework.engines.passes.weights import BLOCK, round_blocks
 from framework.engines.pieces import PiecedTensor
 from framework.nn import MoE, SharedMoE, export, shape_of
@@ -170,6 +171,18 @@ def test_more_experts_are_no_more_nodes(backend: str, precision: str) -> None:
             model = rewrite(model)
         sizes.append(len(model.graph))
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(("width", "grouped"), [(128, True), (64, False)])
+def test_cuda_groups_experts_of_fp16_whose_widths_its_kernel_takes(width: int, grouped: bool) -> None:
+    def types(dtype: ir.DataType) -> list[str]:
+        model = model_of(MoE(128, width, experts=2, top_k=1, norm_topk=True))
+        noted = next(node for node in model.graph if NOTE in node.meta)
+        noted.outputs[0].dtype = dtype
+        return [node.op_type for node in group_experts_cuda(model).graph]
+
+    assert ("MoE" in types(ir.DataType.FLOAT16)) == grouped
+    assert "MoE" in types(ir.DataType.FLOAT)
 
 
 def test_experts_are_made_one_at_a_time_and_once(tmp_path: Any) -> None:
