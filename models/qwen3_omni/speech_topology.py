@@ -8,14 +8,14 @@ from typing import Any
 
 from framework.build.checkpoint import Checkpoint
 from framework.build.family import BuildOptions, Component
-from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
 from models.qwen3_omni.talker_config import OmniSpeechConfig, vocoder_config
 from models.qwen3_tts.codec_config import MAX_FRAMES, VOCODER_FILE, VocoderConfig
 from models.qwen3_tts.codec_topology import VOCODER, code2wav_stage, kept
+from models.qwen3_tts.topology import NAME as TALKER
+from models.qwen3_tts.topology import talker_component
 
-TALKER, PROJECTION = "talker", "hidden_projection"
-TOKENIZER = "tokenizer.json"
+PROJECTION = "hidden_projection"
 WEIGHTS = "code2wav."  # prefix of the vocoder's
 # Settings of the talker stage, and what generation_config.json calls them.
 SETTINGS = {
@@ -33,24 +33,12 @@ def speech_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Com
     Raises ConfigError for one that cannot be read.
     """
     config = _config(checkpoint)
-    files = checkpoint.tokenizer_files()
-    if TOKENIZER not in files:
-        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
-    # The last call of a row may write up to a whole chunk behind its last token.
-    capacity = options.max_kv_cache_capacity + options.prefill_chunk
-    talker = Component(
-        name=TALKER,
-        artifact=TALKER,
-        model=lambda dtype: _talker(config, checkpoint, options, capacity, dtype),
-        states={"history": "history.next"}
-        | {
-            f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
-            for layer in range(config.talker.layers)
-            for kind in ("key", "value")
-        },
-        caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk, "media": options.prefill_chunk},
-        opt={"tokens": 1, "media": 1},
-        files={**files, "config.json": json.dumps(checkpoint.config, indent=2).encode()},
+    talker = talker_component(
+        config,
+        checkpoint,
+        options,
+        lambda capacity, dtype: _talker(config, checkpoint, options, capacity, dtype),
+        media=options.prefill_chunk,
     )
     projection = Component(
         name=PROJECTION,

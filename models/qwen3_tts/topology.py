@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from framework.build.checkpoint import Checkpoint
@@ -11,7 +11,7 @@ from framework.build.family import BuildOptions, Component, Topology
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
 from models.qwen3_tts.codec_topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
-from models.qwen3_tts.config import TTSConfig
+from models.qwen3_tts.config import SpeechConfig, TTSConfig
 
 NAME = "talker"
 TOKENIZER = "tokenizer.json"
@@ -36,24 +36,8 @@ class Qwen3TTS:
 
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         config = TTSConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
-        files = checkpoint.tokenizer_files()
-        if TOKENIZER not in files:
-            raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
-        # The last call of a row may write up to a whole chunk behind its last token.
-        capacity = options.max_kv_cache_capacity + options.prefill_chunk
-        talker = Component(
-            name=NAME,
-            artifact=NAME,
-            model=lambda dtype: _model(config, checkpoint, options, capacity, dtype),
-            states={"history": "history.next"}
-            | {
-                f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
-                for layer in range(config.talker.layers)
-                for kind in ("key", "value")
-            },
-            caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk},
-            opt={"tokens": 1},
-            files={**files, "config.json": json.dumps(checkpoint.config, indent=2).encode()},
+        talker = talker_component(
+            config, checkpoint, options, lambda capacity, dtype: _model(config, checkpoint, options, capacity, dtype)
         )
         return [talker, *codec_components(checkpoint, options)]
 
@@ -68,6 +52,42 @@ class Qwen3TTS:
         talker = talker_stage(components, config, checkpoint.generation_config, options)
         stages = (talker, code2wav_stage(components[VOCODER], options, clones=config.kind == "base"))
         return Topology(stages=stages, terminals=(Source(VOCODER, "audio"),))
+
+
+def talker_component(
+    config: SpeechConfig,
+    checkpoint: Checkpoint,
+    options: BuildOptions,
+    model: Callable[[int, str], Any],
+    media: int = 0,
+) -> Component:
+    """The talker of either family, with its tokenizer and config beside it.
+
+    Args:
+        model: from the capacity of the caches and the dtype to the network.
+        media: rows of media features a call may bring; 0 for a talker that reads none.
+
+    Raises ConfigError where the checkpoint has no tokenizer.
+    """
+    files = checkpoint.tokenizer_files()
+    if TOKENIZER not in files:
+        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
+    # The last call of a row may write up to a whole chunk behind its last token.
+    capacity = options.max_kv_cache_capacity + options.prefill_chunk
+    return Component(
+        name=NAME,
+        artifact=NAME,
+        model=lambda dtype: model(capacity, dtype),
+        states={"history": "history.next"}
+        | {
+            f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
+            for layer in range(config.talker.layers)
+            for kind in ("key", "value")
+        },
+        caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk, **({"media": media} if media else {})},
+        opt={"tokens": 1, **({"media": 1} if media else {})},
+        files={**files, "config.json": json.dumps(checkpoint.config, indent=2).encode()},
+    )
 
 
 def talker_stage(
