@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-BYTES = 256
+from tests.models.qwen3_tts import talker_tiny
+
 # Words that are one token each, as they are in the real vocabulary.
 WORDS = ("system", "user", "assistant", "the", "ing")
 SPECIAL = (
@@ -75,16 +76,7 @@ TEMPLATE = """\
 
 
 def vocabulary() -> tuple[dict[str, int], list[str]]:
-    """Token ids of bytes and words, and the merges that make the words."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    letters = [chr(byte) for byte in printable] + [chr(0x100 + n) for n in range(BYTES - len(printable))]
-    vocab, merges = {letter: number for number, letter in enumerate(letters)}, []
-    for word in WORDS:
-        for end in range(2, len(word) + 1):
-            if word[:end] not in vocab:
-                merges.append(f"{word[: end - 1]} {word[end - 1]}")
-            vocab.setdefault(word[:end], len(vocab))
-    return vocab, merges
+    return talker_tiny.vocabulary(WORDS)
 
 
 def token_id(token: str) -> int:

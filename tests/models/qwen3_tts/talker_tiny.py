@@ -7,7 +7,7 @@ with the weights made here (recorded by `tests/oracles/record_qwen3_tts.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,16 +215,22 @@ def recording(samples: int) -> Any:
     return codec_tiny.noise(samples)
 
 
-def _save_tokenizer(folder: Path) -> None:
-    """A token a byte, but for `WORDS`; in the files that official checkpoints have."""
+def vocabulary(words: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Token ids of bytes and words, and the merges that make the words."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = [chr(byte) for byte in printable] + [chr(0x100 + n) for n in range(BYTES - len(printable))]
-    vocab, merges = {letter: number for number, letter in enumerate(letters)}, []
-    for word in WORDS:
+    vocab, merges = {letter: number for number, letter in enumerate(letters)}, list[str]()
+    for word in words:
         for end in range(2, len(word) + 1):
             if word[:end] not in vocab:
                 merges.append(f"{word[: end - 1]} {word[end - 1]}")
             vocab.setdefault(word[:end], len(vocab))
+    return vocab, merges
+
+
+def _save_tokenizer(folder: Path) -> None:
+    """A token a byte, but for `WORDS`; in the files that official checkpoints have."""
+    vocab, merges = vocabulary(WORDS)
     first = BYTES + sum(len(word) - 1 for word in WORDS)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added = {str(first + number): {"content": token, **plain} for number, token in enumerate(SPECIAL)}
