@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from framework.errors import ConfigError, Problem
 _MARKS = ("engine.json", "multistage_config.json", "*/engine.json")  # what only a build leaves
 _BLOCK = 64 * 1024
 _SAMPLES = 32
+_NAMED_WITHIN = 2.0  # seconds from having a lock to having written who has it, on a machine that is busy
 
 
 @contextlib.contextmanager
@@ -131,7 +133,7 @@ def _locked(path: Path, waiting: Callable[[str], None] = lambda who: None) -> It
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not told:
-                waiting(os.pread(handle, 200, 0).decode(errors="replace") or "another process")
+                waiting(_holder(handle))
                 told = True
             fcntl.flock(handle, fcntl.LOCK_EX)
         # The holder before us removed the file it had locked: lock the one that stands there now.
@@ -148,6 +150,16 @@ def _locked(path: Path, waiting: Callable[[str], None] = lambda who: None) -> It
     finally:
         path.unlink(missing_ok=True)
         os.close(handle)
+
+
+def _holder(handle: int) -> str:
+    """Who has the lock of this file, as it writes a moment after it has it."""
+    name = b""
+    deadline = time.monotonic() + _NAMED_WITHIN
+    while not name and time.monotonic() < deadline:
+        time.sleep(0.05)
+        name = os.pread(handle, 200, 0)
+    return name.decode(errors="replace") or "another process"
 
 
 def _recover(folder: Path, temporary: Path, old: Path) -> None:

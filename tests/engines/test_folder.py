@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from framework.engines.folder import building, digest, fingerprint
+from framework.engines.folder import building, claimed, digest, fingerprint
 from framework.errors import ConfigError
 
 
@@ -105,6 +107,25 @@ def test_a_second_builder_waits_for_the_first(tmp_path: Path) -> None:
     assert [builder.exitcode for builder in builders] == [0, 0, 0]
     assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
     assert (tmp_path / "engine" / "engine.json").read_text() == (tmp_path / "engine" / "second").read_text()
+
+
+def test_who_has_a_folder_is_told_though_it_was_slow_to_say(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def wait() -> None:
+        with claimed(tmp_path / "engines", waiting=told.append):
+            pass
+
+    with (tmp_path / ".engines.claim").open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        time.sleep(0.2)  # the waiter has met the lock by now
+        holder.write("process 7")
+        holder.flush()
+        fcntl.flock(holder, fcntl.LOCK_UN)
+    waiter.join()
+    assert told == ["process 7"]
 
 
 def test_what_a_killed_builder_left_is_removed(tmp_path: Path) -> None:
