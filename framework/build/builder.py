@@ -57,7 +57,7 @@ def build(
         for component in components:
             progress(f"{component.name}: reading weights")
             model = component.model(dtype)
-            model.metadata_props.setdefault("precision", options.precision)  # an imported network has its own
+            _note(model, options)
             target = folder / component.artifact
             target.mkdir(parents=True, exist_ok=True)
             progress(f"{component.name}: compiling for {backend.name}")
@@ -98,7 +98,7 @@ def plan(
     found = {}
     for component in _selected(components, options.components):
         model = component.model(dtype)
-        model.metadata_props.setdefault("precision", options.precision)
+        _note(model, options)
         found[component.name] = foreseen(model, backend.name, component.states, component.caps)
     return found
 
@@ -161,6 +161,12 @@ def resolved(options: BuildOptions, backend: str) -> BuildOptions:
     if options.candidates is not None:
         return options
     return attrs.evolve(options, candidates=0 if backend == "cpu" else 1024)
+
+
+def _note(model: Any, options: BuildOptions) -> None:
+    """Tell the backend's passes how weights are to be stored; an imported network says it itself."""
+    model.metadata_props.setdefault("precision", options.precision)
+    model.metadata_props.setdefault("block_size", str(options.block_size))
 
 
 def activation_dtype(precision: str, backend: str) -> str:

@@ -21,7 +21,7 @@ from framework.build.onnx_file import read_onnx
 from framework.build.safetensors import read_safetensors
 from framework.build.tensor import Tensor
 from framework.errors import ConfigError, Problem
-from framework.io.jsonfile import read_object
+from framework.parsing import read_object
 
 _STEMS = ("model", "diffusion_pytorch_model")
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")

@@ -16,7 +16,7 @@ import attrs
 
 from framework.build.tensor import Tensor, numpy_dtype
 from framework.errors import ConfigError, Problem
-from framework.io.jsonfile import read_object
+from framework.parsing import read_object
 
 FILE_NAME = "model.bin"
 _VERSIONS = (5, 6)  # of the file format; 5 and 6 differ in what the config beside it says

@@ -24,6 +24,8 @@ class BuildOptions:
 
     Attributes:
         precision: fp32, fp16, bf16, or 8- and 4-bit weights (CPU; activations stay fp32).
+        block_size: neighbours that share a scale where weights are rounded to 8 or 4 bits: 32, 64 or 128. Of a
+            matrix whose rows it does not divide, the largest power of two that does.
         max_input_len: longest prompt, in tokens.
         max_kv_cache_capacity: prompt plus reply, in tokens.
         max_batch_size: rows that run together.
@@ -37,6 +39,7 @@ class BuildOptions:
     """
 
     precision: Precision = "fp32"
+    block_size: int = attrs.field(default=32, validator=attrs.validators.in_((32, 64, 128)))
     max_input_len: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
     max_kv_cache_capacity: int = attrs.field(default=4096, validator=attrs.validators.ge(1))
     max_batch_size: int = attrs.field(default=4, validator=attrs.validators.ge(1))

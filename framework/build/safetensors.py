@@ -9,7 +9,7 @@ from typing import Any
 
 from framework.build.tensor import Tensor, numpy_dtype
 from framework.errors import ConfigError, Problem, nearest
-from framework.io.jsonfile import parse_object
+from framework.parsing import parse_object
 
 _LENGTH = 8
 _MAX_HEADER = 100_000_000  # the limit of the format's own library

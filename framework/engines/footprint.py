@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _ENGINE = 30_000_000  # a session of ONNX Runtime without weights
 # ONNX Runtime on the CPU widens 16-bit weights to fp32 and lays the result out anew before it lets go of it.
 _WIDENED = 4
-# Bits in memory of a weight of a matrix: with its share of scales and zero points, or widened.
-_STORED = {"int4": 5.125, "int8": 9.25, "fp16": 16 * _WIDENED, "bf16": 16 * _WIDENED}
 _ARENA = 2  # its arena on the CPU grows in powers of two
 
 
@@ -68,7 +66,7 @@ def foreseen(model: ir.Model, backend: str, states: Mapping[str, str], caps: Map
 
     from framework.engines import verify
     from framework.engines.passes import for_backend
-    from framework.engines.passes.weights import store_weights
+    from framework.engines.passes.weights import block_size, store_weights
 
     for rewrite in for_backend(backend):
         if rewrite is not store_weights:  # that reads them
@@ -76,12 +74,20 @@ def foreseen(model: ir.Model, backend: str, states: Mapping[str, str], caps: Map
     spec = verify.spec_of(model, states=states, caps=caps)
     weights = weights_of(model, backend)
     if backend == "cpu":
-        bits = _STORED.get(model.metadata_props.get("precision", ""), 32)
+        bits = _stored_bits(model.metadata_props.get("precision", ""), block_size(model))
         matrices = [v.const_value for v in model.graph.initializers.values() if v.const_value is not None]
         plain = sum(t.nbytes for t in matrices if t.dtype == ir.DataType.FLOAT and len(t.shape) > 1)
         weights += round(plain * (bits / 32 - 1))
     buffers = sum(_bytes(state.input, caps) for state in spec.states)
     return Footprint(weights=weights, states=buffers, activations=activations_of(model, spec, backend))
+
+
+def _stored_bits(precision: str, block: int) -> float:
+    """Bits in memory of a weight of a matrix: with its share of a scale and a zero point, or widened."""
+    if precision in ("int4", "int8"):
+        bits = 4 if precision == "int4" else 8
+        return bits + (32 + bits) / block
+    return 16 * _WIDENED if precision in ("fp16", "bf16") else 32
 
 
 def weights_of(model: ir.Model, backend: str) -> int:

@@ -1,7 +1,7 @@
 """A backend's own rewrites of a network: model in, the same model changed. Networks never know of them.
 
 Each pass looks for one structure that `framework.nn` writes and leaves everything else alone. The precision a build
-asked for stands in the model's metadata (`precision`), put there by the builder.
+asked for stands in the model's metadata (`precision`, `block_size`), put there by the builder.
 """
 
 from __future__ import annotations

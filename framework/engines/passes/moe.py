@@ -6,6 +6,7 @@ token; `framework.nn.MoE` notes on its last node what stands behind it (`Mixture
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from framework.engines.passes.rewrite import Graph, Node, Tensor, Value, initializer, remove_unused, take_over
-from framework.engines.passes.weights import BLOCK, Array, Quantised, carry_over, pack, round_blocks
+from framework.engines.passes.weights import BLOCK, Array, Quantised, block_size, carry_over, pack, round_blocks
 from framework.engines.pieces import Piece, PiecedTensor, pieces_of
 
 DOMAIN = "com.microsoft"
@@ -57,8 +58,8 @@ def group_experts(model: ir.Model, takes: Callable[[Node], bool] = _fp32) -> ir.
     found = [node for node in graph if NOTE in node.meta and takes(node)]
     for node in found:
         mixture: Mixture = node.meta[NOTE]
-        whole = mixture.gate.shape[1] % BLOCK == 0 and mixture.gate.shape[2] % BLOCK == 0
-        grouped = _quantised(graph, mixture, bits) if bits and whole else _plain(graph, mixture)
+        block = math.gcd(block_size(model), *(int(width) for width in mixture.gate.shape[1:]))
+        grouped = _quantised(graph, mixture, bits, block) if bits and block >= BLOCK else _plain(graph, mixture)
         graph.insert_before(node, grouped)
         take_over(node.outputs[0], grouped.outputs[0])
     if found:
@@ -92,11 +93,14 @@ def _plain(graph: Graph, mixture: Mixture) -> Node:
     return ir.node("MoE", [mixture.x, mixture.logits, *values], settings, domain=DOMAIN)
 
 
-def _quantised(graph: Graph, mixture: Mixture, bits: int) -> Node:
-    gate, up, down = (_experts(value.const_value, bits) for value in (mixture.gate, mixture.up, mixture.down))
+def _quantised(graph: Graph, mixture: Mixture, bits: int, block: int) -> Node:
+    weights = [value.const_value for value in (mixture.gate, mixture.up, mixture.down)]
+    block = BLOCK if any("blocks" in weight.meta for weight in weights) else block
+    gate, up, down = (_experts(weight, bits, block) for weight in weights)
     both = [partial(_interleaved_blocks, *pair) for pair in zip(gate, up, strict=True)]
-    first = _stored(graph, _packed_name(mixture), both, 2 * mixture.gate.shape[1], mixture.gate.shape[2], bits)
-    second = _stored(graph, mixture.down.name, down, mixture.down.shape[1], mixture.down.shape[2], bits)
+    _, rows, width = mixture.gate.shape
+    first = _stored(graph, _packed_name(mixture), both, (2 * rows, width), bits, block)
+    second = _stored(graph, mixture.down.name, down, (width, rows), bits, block)
     inputs = [
         *(mixture.x, mixture.share),
         *(first[0], first[1], None),
@@ -109,7 +113,7 @@ def _quantised(graph: Graph, mixture: Mixture, bits: int) -> Node:
         **_settings(mixture),
         "normalize_routing_weights": 0,
         "expert_weight_bits": bits,
-        "block_size": BLOCK,
+        "block_size": block,
         "accuracy_level": 4,
     }
     return ir.node("QMoE", inputs, settings, domain=DOMAIN)
@@ -135,7 +139,7 @@ def _interleaved_blocks(gate: Blocks, up: Blocks) -> Quantised:
     return Quantised(**{name: pair.reshape(-1, pair.shape[-1]) for name, pair in pairs.items()})
 
 
-def _experts(tensor: Tensor, bits: int) -> Sequence[Blocks]:
+def _experts(tensor: Tensor, bits: int, block: int) -> Sequence[Blocks]:
     """The blocks of each expert; those of the checkpoint where it has them and they fit."""
     experts, n, k = (int(dim) for dim in tensor.shape)
     blocks = tensor.meta["blocks"]() if "blocks" in tensor.meta else None
@@ -145,11 +149,11 @@ def _experts(tensor: Tensor, bits: int) -> Sequence[Blocks]:
     pieces = pieces_of(tensor)
     if len(pieces) != experts:
         pieces = [partial(tensor.numpy().__getitem__, expert) for expert in range(experts)]
-    return [partial(_rounded, piece, (n, k), bits) for piece in pieces]
+    return [partial(_rounded, piece, (n, k), bits, block) for piece in pieces]
 
 
-def _rounded(piece: Piece, shape: tuple[int, int], bits: int) -> Quantised:
-    return round_blocks(piece().reshape(shape).astype(np.float32), bits)
+def _rounded(piece: Piece, shape: tuple[int, int], bits: int, block: int) -> Quantised:
+    return round_blocks(piece().reshape(shape).astype(np.float32), bits, block)
 
 
 def _rows(weight: Quantised, start: int, stop: int) -> Quantised:
@@ -164,10 +168,13 @@ def _as_rows(blocks: Any, k: int) -> Any:
     )
 
 
-def _stored(graph: Graph, name: str, experts: Sequence[Blocks], n: int, k: int, bits: int) -> list[Value]:
+def _stored(
+    graph: Graph, name: str, experts: Sequence[Blocks], shape: tuple[int, int], bits: int, block: int
+) -> list[Value]:
     """Quants, scales and zero points of all experts as initializers; made together, while the first is written."""
     parts = [_Parts(blocks, bits) for blocks in experts]
-    columns = k // BLOCK
+    n, k = shape
+    columns = k // block
     shapes = {
         f"q{bits}": (ir.DataType.UINT8, k * bits // 8, [part.quants for part in parts]),
         "scale": (ir.DataType.FLOAT, columns, [part.scales for part in parts]),

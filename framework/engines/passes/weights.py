@@ -1,11 +1,13 @@
 """How weights are stored: 4 and 8 bits in blocks (MatMulNBits, GatherBlockQuantized), or 16 bits.
 
 Activations stay fp32 on the CPU. Blocks of 32 that a checkpoint brings quantised are carried over, not rounded again
-(`carry_over`).
+(`carry_over`). What is rounded here goes in blocks of the size that the model's metadata names (`block_size`): larger
+ones are quicker, for every block has a scale to read and to multiply by, and coarser.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -27,8 +29,8 @@ from framework.engines.passes.rewrite import (
 )
 from framework.engines.pieces import mapped
 
-BLOCK = 32
-_STRIP = 2048  # blocks that are rounded at a time: they stay in the cache
+BLOCK = 32  # values of a row that share a scale: the smallest size, that of GGUF files, and the default
+_STRIP = 1 << 16  # values that are rounded at a time: they stay in the cache
 DOMAIN = "com.microsoft"
 _TABLE_READERS = ("RotaryEmbedding", "GroupQueryAttention")  # what they read is computed, not a weight: it stays exact
 Array = np.ndarray[Any, Any]
@@ -36,13 +38,13 @@ Array = np.ndarray[Any, Any]
 
 @attrs.frozen(kw_only=True, eq=False)
 class Quantised:
-    """A weight [n, k] in blocks of 32: w = (quants - zeros) * scales + offsets.
+    """A weight [n, k] in blocks of a row's neighbours: w = (quants - zeros) * scales + offsets.
 
     Attributes:
         quants: uint8 [n, k].
-        scales: float32 [n, k / 32].
-        zeros: uint8 [n, k / 32].
-        offsets: float32 [n, k / 32], what an integer zero point cannot hold of a block's minimum; None when nothing.
+        scales: float32 [n, k / block].
+        zeros: uint8 [n, k / block].
+        offsets: float32 [n, k / block], what an integer zero point cannot hold of a block's minimum; None when nothing.
     """
 
     quants: Array
@@ -50,17 +52,26 @@ class Quantised:
     zeros: Array
     offsets: Array | None = None
 
+    @property
+    def block(self) -> int:
+        return int(self.quants.shape[1] // self.scales.shape[1])
+
 
 def store_weights(model: ir.Model) -> ir.Model:
     """Apply the precision named in the model's metadata to its linear layers and its embedding."""
     precision = model.metadata_props.get("precision", "fp32")
     if precision in ("int4", "int8"):
-        _quantise(model.graph, bits=4 if precision == "int4" else 8)
+        _quantise(model.graph, bits=4 if precision == "int4" else 8, block=block_size(model))
         model.graph.opset_imports[DOMAIN] = 1
         remove_unused(model.graph)
     elif precision in ("fp16", "bf16"):
         _halve(model.graph, ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.BFLOAT16)
     return model
+
+
+def block_size(model: ir.Model) -> int:
+    """Values that share a scale where weights are rounded."""
+    return int(model.metadata_props.get("block_size", BLOCK))
 
 
 def _halve(graph: Graph, dtype: ir.DataType) -> None:
@@ -79,7 +90,7 @@ def _halve(graph: Graph, dtype: ir.DataType) -> None:
         del graph.initializers[value.name]
 
 
-def _quantise(graph: Graph, bits: int) -> None:
+def _quantise(graph: Graph, bits: int, block: int) -> None:
     tables: dict[Value, list[Node]] = defaultdict(list)
     for node in graph:
         if node.op_type == "Gather" and node.inputs[0].is_initializer() and len(node.inputs[0].shape) == 2:
@@ -94,18 +105,21 @@ def _quantise(graph: Graph, bits: int) -> None:
         wide = 8 if weight in tables else bits
         x, n, k = node.inputs[0], int(weight.shape[0]), int(weight.shape[1])
         if weight not in rounded:
-            rounded[weight] = quantise(weight.const_value, wide)
+            rounded[weight] = quantise(weight.const_value, wide, block)
         quantised = rounded[weight]
         carried = quantised.offsets is not None
         if carried:
+            k += quantised.scales.shape[1]
             x, quantised = _append_sums(graph, node, quantised, wide)
-            k += k // BLOCK
         values = stored.get(weight) or _initializers(graph, weight.name, quantised, wide)
         stored[weight] = values
         matmul = ir.node(
             "MatMulNBits",
             [x, *values],
-            {"K": k, "N": n, "bits": wide, "block_size": BLOCK, "accuracy_level": _accuracy(node, wide, carried)},
+            {
+                **{"K": k, "N": n, "bits": wide, "block_size": quantised.block},
+                "accuracy_level": _accuracy(node, wide, carried),
+            },
             domain=DOMAIN,
             name=node.name,
         )
@@ -114,7 +128,7 @@ def _quantise(graph: Graph, bits: int) -> None:
         graph.remove(node, safe=True)
     for weight, gathers in tables.items():
         if weight.shape[1] % BLOCK == 0:
-            values = stored.get(weight) or _initializers(graph, weight.name, quantise(weight.const_value, 8), 8)
+            values = stored.get(weight) or _initializers(graph, weight.name, quantise(weight.const_value, 8, block), 8)
             for gather in gathers:
                 _look_up(graph, gather, values, width=int(weight.shape[1]))
 
@@ -150,11 +164,11 @@ def _append_sums(graph: Graph, node: Node, weight: Quantised, bits: int) -> tupl
     k, blocks = weight.quants.shape[1], weight.scales.shape[1]
     name = f"blocks_of.{k}"
     if (members := graph.initializers.get(name)) is None:
-        members = constant(graph, name, np.repeat(np.eye(blocks, dtype=np.float32), BLOCK, axis=0))
+        members = constant(graph, name, np.repeat(np.eye(blocks, dtype=np.float32), weight.block, axis=0))
     sums = ir.node("MatMul", [node.inputs[0], members])  # [..., k] -> [..., blocks]
     both = ir.node("Concat", [node.inputs[0], sums.outputs[0]], {"axis": -1})
     graph.insert_before(node, [sums, both])
-    extra = round_blocks(np.pad(weight.offsets, ((0, 0), (0, -blocks % BLOCK))), bits)
+    extra = round_blocks(np.pad(weight.offsets, ((0, 0), (0, -blocks % weight.block))), bits, weight.block)
     joined = Quantised(
         quants=np.concatenate([weight.quants, extra.quants], axis=1),
         scales=np.concatenate([weight.scales, extra.scales], axis=1),
@@ -164,8 +178,8 @@ def _append_sums(graph: Graph, node: Node, weight: Quantised, bits: int) -> tupl
 
 
 def _look_up(graph: Graph, gather: Node, values: list[Value], width: int) -> None:
-    """Rows of a table out of the output layer's own blocks, [entries, blocks, 32]; only scales and zeros are stored in
-    a second shape."""
+    """Rows of a table out of the output layer's own blocks, [entries, blocks, size]; only scales and zeros are stored
+    in a second shape."""
     columns = [
         graph.initializers.get(f"{value.name}.column")
         or constant(graph, f"{value.name}.column", value.const_value.numpy()[..., None])
@@ -174,21 +188,21 @@ def _look_up(graph: Graph, gather: Node, values: list[Value], width: int) -> Non
     lookup = ir.node(
         "GatherBlockQuantized",
         [values[0], gather.inputs[1], *columns],
-        {"gather_axis": 0, "quantize_axis": 2, "block_size": BLOCK, "bits": 8},
+        {"gather_axis": 0, "quantize_axis": 2, "block_size": int(values[0].shape[2]), "bits": 8},
         domain=DOMAIN,
         name=gather.name,
     )
     name = f"{values[0].name}.row"
     shape = graph.initializers.get(name) or constant(graph, name, np.array([0, 0, width], np.int64))
-    rows = ir.node("Reshape", [lookup.outputs[0], shape])  # [batch, tokens, blocks, 32] -> [batch, tokens, width]
+    rows = ir.node("Reshape", [lookup.outputs[0], shape])  # [batch, tokens, blocks, size] -> [batch, tokens, width]
     graph.insert_before(gather, [lookup, rows])
     take_over(gather.outputs[0], rows.outputs[0])
     graph.remove(gather, safe=True)
 
 
 def _initializers(graph: Graph, name: str, weight: Quantised, bits: int) -> list[Value]:
-    n, k = weight.quants.shape
-    packed = pack(weight.quants, bits).reshape(n, k // BLOCK, BLOCK * bits // 8)
+    n = len(weight.quants)
+    packed = pack(weight.quants, bits).reshape(n, -1, weight.block * bits // 8)
     values = [
         initializer(graph, f"{name}.q{bits}", ir.tensor(packed)),
         initializer(graph, f"{name}.scale", ir.tensor(weight.scales)),
@@ -208,10 +222,13 @@ def pack(values: Array, bits: int) -> Array:
     return packed
 
 
-def quantise(tensor: Tensor, bits: int) -> Quantised:
-    """Blocks of a weight [n, k]: carried over where the checkpoint has them, else rounded here."""
+def quantise(tensor: Tensor, bits: int, block: int = BLOCK) -> Quantised:
+    """Blocks of a weight [n, k]: carried over where the checkpoint has them, else rounded here, in blocks of `block` or
+    of the largest power of two that divides both it and k."""
     if parts := tensor.meta.get("parts"):
-        done = [quantise(part, bits) for part in parts]
+        # What is stacked has one size of blocks.
+        block = BLOCK if any("blocks" in part.meta for part in parts) else block
+        done = [quantise(part, bits, block) for part in parts]
         offsets = None
         if any(part.offsets is not None for part in done):
             offsets = np.concatenate([np.zeros_like(p.scales) if p.offsets is None else p.offsets for p in done])
@@ -223,7 +240,7 @@ def quantise(tensor: Tensor, bits: int) -> Quantised:
         )
     blocks = tensor.meta["blocks"]() if "blocks" in tensor.meta else None
     carried = carry_over(blocks, bits) if blocks is not None else None
-    return carried or round_blocks(tensor.numpy().astype(np.float32), bits)
+    return carried or round_blocks(tensor.numpy().astype(np.float32), bits, math.gcd(block, int(tensor.shape[1])))
 
 
 def carry_over(blocks: Any, bits: int) -> Quantised | None:
@@ -275,15 +292,15 @@ def _exact(quants: Array, scales: Array, *, zero: int) -> Quantised:
     return Quantised(quants=quants.astype(np.uint8), scales=scales, zeros=np.full(scales.shape, zero, np.uint8))
 
 
-def round_blocks(values: Array, bits: int) -> Quantised:
-    """Nearest rounding of float32 [n, k] in blocks of 32, asymmetric: every block's range, zero included."""
+def round_blocks(values: Array, bits: int, block: int = BLOCK) -> Quantised:
+    """Nearest rounding of float32 [n, k] in blocks, asymmetric: every block's range, zero included."""
     n, k = values.shape
     top = np.float32((1 << bits) - 1)
-    blocked = values.reshape(-1, BLOCK)
+    blocked = values.reshape(-1, block)
     quants = np.empty(blocked.shape, np.uint8)
     scales, zeros = np.empty(len(blocked), np.float32), np.empty(len(blocked), np.uint8)
-    for start in range(0, len(blocked), _STRIP):
-        strip = slice(start, start + _STRIP)
+    for start in range(0, len(blocked), _STRIP // block):
+        strip = slice(start, start + _STRIP // block)
         x = np.ascontiguousarray(blocked[strip].T)  # a block a column: long rows to compute with
         low, high = np.minimum(x.min(axis=0), 0), np.maximum(x.max(axis=0), 0)
         scale = (high - low) / top
@@ -292,5 +309,5 @@ def round_blocks(values: Array, bits: int) -> Quantised:
         np.rint(np.divide(x, scale, out=x), out=x)
         quants[strip] = np.clip(np.add(x, zero, out=x), 0, top, out=x).astype(np.uint8).T
         scales[strip], zeros[strip] = scale, zero
-    shape = (n, k // BLOCK)
+    shape = (n, k // block)
     return Quantised(quants=quants.reshape(n, k), scales=scales.reshape(shape), zeros=zeros.reshape(shape))

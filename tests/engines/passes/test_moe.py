@@ -84,10 +84,10 @@ def test_a_shared_expert_stays_beside_the_grouped_ones() -> None:
     np.testing.assert_allclose(run(model, x=X)["y"], run(model_of(mixture()), x=X)["y"], atol=3e-6, rtol=1e-5)
 
 
-def rounded(array: Array, bits: int) -> Array:
+def rounded(array: Array, bits: int, block: int = BLOCK) -> Array:
     """What `round_blocks` makes of a stack of matrices."""
-    made = round_blocks(array.reshape(-1, array.shape[-1]), bits)
-    blocks = made.quants.reshape(*made.scales.shape, BLOCK).astype(np.float32) - made.zeros[..., None]
+    made = round_blocks(array.reshape(-1, array.shape[-1]), bits, block)
+    blocks = made.quants.reshape(*made.scales.shape, block).astype(np.float32) - made.zeros[..., None]
     return np.asarray((blocks * made.scales[..., None]).reshape(array.shape))
 
 
@@ -105,6 +105,24 @@ def test_experts_of_few_bits_are_those_of_their_blocks(bits: int, norm_topk: boo
     held = sum(v.const_value.nbytes for n, v in model.graph.initializers.items() if "experts" in n and v.const_value)
     assert held <= 3 * EXPERTS * HIDDEN * INNER * (bits + 1.5) / 8
     error = run(model, x=X)["y"] - expected
+    assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.02  # of activations rounded to 8 bits
+
+
+@pytest.mark.parametrize("asked", [64, 128])
+def test_experts_have_blocks_of_the_size_that_fits_both_widths(asked: int) -> None:
+    def mixture() -> MoE:
+        return MoE(128, 64, experts=EXPERTS, top_k=2, norm_topk=True)
+
+    x = RNG.standard_normal((2, 5, 128)).astype(np.float32)
+    weights = weights_of(Net(mixture()))
+    stored = {name: ir.tensor(rounded(w, 4, 64) if "experts" in name else w) for name, w in weights.items()}
+    expected = run(model_of(mixture(), stored), x=x)["y"]
+    model = model_of(mixture(), precision="int4")
+    model.metadata_props["block_size"] = str(asked)
+    model = grouped(model)
+    (node,) = (node for node in model.graph if node.op_type == "QMoE")
+    assert node.attributes["block_size"].as_int() == 64
+    error = run(model, x=x)["y"] - expected
     assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.02  # of activations rounded to 8 bits
 
 

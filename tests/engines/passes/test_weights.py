@@ -36,7 +36,7 @@ def blocks_of(weight: Array, kind: Type) -> tuple[Blocks, Array]:
 def value_of(weight: Quantised, bits: int) -> Array:
     """(q - zero) * scale + offset."""
     assert weight.quants.dtype == np.uint8 and weight.scales.dtype == np.float32 and weight.quants.max() < 1 << bits
-    q = weight.quants.reshape(*weight.scales.shape, BLOCK).astype(np.float32)
+    q = weight.quants.reshape(*weight.scales.shape, -1).astype(np.float32)
     blocks = (q - weight.zeros[..., None].astype(np.float32)) * weight.scales[..., None]
     if weight.offsets is not None:
         blocks = blocks + weight.offsets[..., None]
@@ -94,6 +94,16 @@ def test_packed_parts_are_quantised_one_by_one() -> None:
     np.testing.assert_array_equal(value[6:], value_of(round_blocks(WEIGHT, 4), 4))
 
 
+def test_packed_parts_have_blocks_of_one_size() -> None:
+    """Those of the checkpoint's, where one part is carried over."""
+    wide = np.tile(WEIGHT, (1, 4))
+    packed = ir.tensor(np.concatenate([wide, wide]))
+    packed.meta["parts"] = [ir.tensor(wide), ir.tensor(wide)]
+    assert quantise(packed, 4, block=128).block == 128
+    packed.meta["parts"] = [tensor(wide, blocks_of(wide, Type.Q4_0)[0]), ir.tensor(wide)]
+    assert quantise(packed, 4, block=128).block == 32
+
+
 FAR: dict[str, Callable[[Array], Any]] = {
     "no block": lambda w: None,
     "one block all positive": lambda w: w[0, :BLOCK].__iadd__(3.0),
@@ -149,12 +159,14 @@ def effective_weight(model: ir.Model, name: str, k: int) -> Array:
 # Rounded here
 
 
+@pytest.mark.parametrize("block", [32, 64, 128])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("offset", [0.0, 5.0, -5.0], ids=["both signs", "positive", "negative"])
-def test_rounding_is_to_the_nearest_of_the_levels(bits: int, offset: float) -> None:
-    weight = WEIGHT + np.float32(offset)
-    rounded = round_blocks(weight, bits)
-    error = np.abs(value_of(rounded, bits) - weight).reshape(6, -1, BLOCK)
+def test_rounding_is_to_the_nearest_of_the_levels(bits: int, offset: float, block: int) -> None:
+    weight = RNG.standard_normal((6, 384)).astype(np.float32) + np.float32(offset)
+    rounded = round_blocks(weight, bits, block)
+    assert rounded.scales.shape == (6, 384 // block) and rounded.block == block
+    error = np.abs(value_of(rounded, bits) - weight).reshape(6, -1, block)
     # Half a step, and for the ends of the range another half where the zero point was rounded.
     assert (error <= rounded.scales[..., None] * 1.0001).all()
     assert (error <= rounded.scales[..., None] * 0.5001).mean() > 0.9
@@ -177,16 +189,23 @@ def test_four_bit_values_lie_two_to_a_byte_low_half_first() -> None:
 # In a network: an embedding, a linear layer, an output layer (own, or the embedding again)
 
 
+@pytest.mark.parametrize(
+    ("width", "asked", "block"),
+    [(64, 32, 32), (64, 64, 64), (256, 128, 128), (96, 128, 32)],
+    ids=["32", "64", "128", "no 128 in a row"],
+)
 @pytest.mark.parametrize("tied", [False, True], ids=["own head", "tied head"])
 @pytest.mark.parametrize("bits", [8, 4])
-def test_quantised_network_computes_with_the_rounded_weights(bits: int, tied: bool) -> None:
-    model, w = tiny_model(tied=tied)
-    model.metadata_props["precision"] = f"int{bits}"
+def test_quantised_network_computes_with_the_rounded_weights(
+    bits: int, tied: bool, width: int, asked: int, block: int
+) -> None:
+    model, w = tiny_model(tied=tied, width=width)
+    model.metadata_props.update(precision=f"int{bits}", block_size=str(asked))
     ids = np.array([[3, 0, 7]])
     found = run(store_weights(model), ids=ids)
-    table = value_of(round_blocks(w["embed"], 8), 8)
-    inner = value_of(round_blocks(w["inner"], bits), bits)
-    head = table if tied else value_of(round_blocks(w["head"], bits), bits)
+    table = value_of(round_blocks(w["embed"], 8, block), 8)
+    inner = value_of(round_blocks(w["inner"], bits, block), bits)
+    head = table if tied else value_of(round_blocks(w["head"], bits, block), bits)
     x = table[ids] @ inner.T
     np.testing.assert_allclose(found["x"], x, atol=0.02 * np.abs(x).max())  # activations are rounded to 8 bits
     y = found["x"] @ head.T
