@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from framework.errors import ConfigError, Problem, at
@@ -19,25 +20,41 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
-def parse_json(text: str, where: str) -> Any:
-    """Plain data. Raises ConfigError: malformed (line, column, the line itself with a caret) or with a key twice."""
-    data, problems = attempt(text, where=where)
+def read_object(path: Path) -> Mapping[str, Any]:
+    """The JSON object in a file. Raises ConfigError: missing, unreadable, or as `parse_object` does."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(Problem(where=str(path), got=error.strerror or str(error), expected="a JSON file")) from error
+    return parse_object(text, str(path))
+
+
+def parse_object(text: str | bytes, where: str) -> Mapping[str, Any]:
+    """The JSON object in `text`. Raises ConfigError: malformed (line, column, the line itself with a caret), with a key
+    twice, or no object."""
+    value, problems = attempt(text, where=where)
+    if not problems and not isinstance(value, dict):
+        problems = [Problem(where=where, got=show(value), expected="a JSON object")]
     if problems:
         raise ConfigError(problems)
-    return data
+    return value
 
 
-def attempt(text: str, *, where: str, yaml: bool = False, line: int = 0) -> tuple[Any, list[Problem]]:
+def attempt(text: str | bytes, *, where: str, yaml: bool = False, line: int = 0) -> tuple[Any, list[Problem]]:
     """(data, faults); the data is None when the text is malformed, and holds the last one of a key given twice.
 
     Args:
+        text: bytes are UTF-8.
         line: of JSON that is one line of the file `where`: its number; 0 for a whole file.
     """
+    place = f"{where}, line {line}" if line else where
     try:
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
         return _yaml(text, where) if yaml else _json(text, where, line)
+    except UnicodeDecodeError as error:
+        return None, [no_utf8(error, place, error.start)]
     except RecursionError:
-        where = f"{where}, line {line}" if line else where
-        return None, [Problem(where=where, got="brackets nested too deeply", expected="a document of sane depth")]
+        return None, [Problem(where=place, got="brackets nested too deeply", expected="a document of sane depth")]
 
 
 def dump_json(data: Any) -> str:
@@ -85,6 +102,12 @@ def syntax(error: json.JSONDecodeError, where: str, line: int = 1, column: int =
     place = line + error.lineno - 1, error.colno + (column - 1 if error.lineno == 1 else 0)
     begin = error.doc.rfind("\n", 0, error.pos) + 1
     return _syntax("JSON", where, error.doc[begin:].split("\n", 1)[0], error.pos - begin, *place, expected)
+
+
+def no_utf8(error: UnicodeDecodeError, where: str, offset: int) -> Problem:
+    """The byte of a file that is no text, `offset` bytes from its begin."""
+    got = f"byte 0x{error.object[error.start]:02x} at offset {offset}"
+    return Problem(where=where, got=got, expected="text in UTF-8")
 
 
 def _json(text: str, where: str, line: int) -> tuple[Any, list[Problem]]:

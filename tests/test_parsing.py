@@ -1,21 +1,50 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from framework.errors import ConfigError
-from framework.parsing import attempt, dump_json, dump_yaml, parse_json
+from framework.parsing import attempt, dump_json, dump_yaml, parse_object, read_object
 
 
 def test_malformed_json_shows_the_place() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_json('{"a": 1,\n "b": [1 2]}', "requests.json")
+        parse_object('{"a": 1,\n "b": [1 2]}', "requests.json")
     assert str(caught.value).splitlines() == [
         "requests.json, line 2, column 10: got malformed JSON, expected ',' delimiter",
         '     "b": [1 2]}',
         "             ^",
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b'{\n  "a": 1,\n  "b" 2\n}', ", line 3, column 7: got malformed JSON, expected ':'", id="syntax"),
+        pytest.param(b'{"a": [1,', ", line 1, column 10: got malformed JSON", id="ends early"),
+        pytest.param(b"", ", line 1, column 1: got malformed JSON", id="empty"),
+        pytest.param(b"[1]", ": got [1], expected a JSON object", id="no object"),
+        pytest.param(b'{"a": "\xff"}', ": got byte 0xff at offset 7, expected text in UTF-8", id="no UTF-8"),
+        pytest.param(b'{"a": ' * 100_000, ": got brackets nested too deeply", id="brackets without end"),
+        pytest.param(b'{"a": ' + b"9" * 5000 + b"}", "4300 digits", id="endless number"),
+        pytest.param(None, ": got No such file", id="missing"),
+    ],
+)
+def test_a_file_that_holds_no_json_object(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "file.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_object(path)
+    assert str(caught.value).startswith(str(path)) and said in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+def test_an_object_is_read_from_its_file(tmp_path: Path, mark: bytes) -> None:
+    (tmp_path / "file.json").write_bytes(mark + '{"ä": [1, null]}'.encode())
+    assert read_object(tmp_path / "file.json") == {"ä": [1, None]}
 
 
 def test_a_long_line_is_cut_around_the_fault() -> None:

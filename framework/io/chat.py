@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from framework.errors import ConfigError, Problem, StageError
-from framework.io.jsonfile import read_object
 from framework.io.tokens import token_text
+from framework.parsing import read_object
 
 if TYPE_CHECKING:
     import jinja2

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import attrs
 
 from framework.errors import ConfigError, Problem, at
-from framework.parsing import strict, syntax
+from framework.parsing import no_utf8, strict, syntax
 from framework.schema import show
 
 BLOCK = 1 << 16  # bytes read at once
@@ -175,5 +175,4 @@ class _Window:
             self._text, self._at = rest + self._decoder.decode(block, final=self._ended), self._at - kept
         except UnicodeDecodeError as error:
             offset = self._read - len(error.object) + error.start
-            got = f"byte 0x{error.object[error.start]:02x} at offset {offset}"
-            raise ConfigError(Problem(where=self._where, got=got, expected="JSON in UTF-8")) from error
+            raise ConfigError(no_utf8(error, self._where, offset)) from error

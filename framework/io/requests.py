@@ -26,7 +26,7 @@ from framework.io import fields as f
 from framework.io.jsonstream import walk
 from framework.io.messages import SHORT_FORMS, VIDEO_SETTINGS, read_conversation
 from framework.io.sampling import FLAT, Roles, by_role, overlay
-from framework.parsing import attempt, parse_json
+from framework.parsing import attempt
 from framework.schema import show
 
 MAX_BATCH_SIZE = 16
@@ -262,11 +262,7 @@ def _read_text(
     text: bytes, index: int, defaults: Defaults, folder: Path, name: str, where: str, line: int
 ) -> Request | Rejected:
     """The request that `text` is, at the place `where` of the file `name`."""
-    try:
-        raw, problems = attempt(text.decode(), where=name if line else where, line=line)
-    except UnicodeDecodeError as error:
-        got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raw, problems = None, [Problem(where=where, got=got, expected="JSON in UTF-8")]
+    raw, problems = attempt(text, where=name if line else where, line=line)
     if problems:
         return Rejected(index=index, error=ConfigError(problems), raw=raw)
     return read_request(raw, index, defaults, folder, where)
@@ -294,25 +290,6 @@ def read_request(raw: Any, index: int, defaults: Defaults, folder: Path, where: 
         kinds=frozenset(raw.get("modalities", full.kinds)),
         options=full.options,
     )
-
-
-def read_object(path: Path) -> Mapping[str, Any]:
-    """The JSON object in a file. Raises ConfigError: missing, unreadable, malformed (line, column), no object."""
-    try:
-        text = path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raise ConfigError(Problem(where=str(path), got=got, expected="JSON in UTF-8")) from error
-    except OSError as error:
-        raise ConfigError(Problem(where=str(path), got=error.strerror or str(error), expected="a JSON file")) from error
-    return as_object(parse_json(text, str(path)), str(path))
-
-
-def as_object(value: Any, where: str) -> Mapping[str, Any]:
-    """`value` if it is a mapping; raises ConfigError."""
-    if not isinstance(value, Mapping):
-        raise ConfigError(Problem(where=where, got=show(value), expected="an object"))
-    return value
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework.errors import ConfigError, Problem, StageError
-from framework.io.jsonfile import read_object
+from framework.parsing import read_object
 
 if TYPE_CHECKING:
     import tokenizers

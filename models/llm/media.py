@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from framework.errors import Problem, StageError
-from framework.io.jsonfile import read_object
+from framework.parsing import read_object
 
 # `model_type` of config.json -> module and class that read its media.
 READERS = {"qwen3_omni_moe": "models.qwen3_omni.processing:OmniReader"}

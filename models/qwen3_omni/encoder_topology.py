@@ -8,7 +8,7 @@ from typing import Any
 
 from framework.build.checkpoint import Checkpoint
 from framework.build.family import BuildOptions, Component
-from framework.io.jsonfile import read_object
+from framework.parsing import read_object
 from models.qwen3_omni.encoder_config import (
     PREPROCESSOR,
     PROCESSOR,

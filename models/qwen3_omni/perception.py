@@ -15,7 +15,7 @@ import numpy as np
 
 from framework.errors import ConfigError, Problem, StageError
 from framework.io.images import Pixels, load_image, resize_image
-from framework.io.jsonfile import read_object
+from framework.parsing import read_object
 from models.qwen3_omni import pixels
 from models.qwen3_omni.encoder_config import (
     FFT,

@@ -141,7 +141,7 @@ class AnswerPrompter:
 
 
 def _read(folder: Path) -> Any:
-    from framework.io.jsonfile import read_object
+    from framework.parsing import read_object
     from models.qwen3_omni.talker_config import OmniSpeechConfig
 
     return OmniSpeechConfig.from_checkpoint(read_object(folder / "config.json"), where=str(folder / "config.json"))

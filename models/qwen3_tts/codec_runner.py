@@ -117,7 +117,7 @@ class Code2Wav(Runner):
 
     def open(self, context: OpenContext) -> None:
         from framework.engines.backend import open_engine
-        from framework.io.jsonfile import read_object
+        from framework.parsing import read_object
 
         record = context.artifact / VOCODER_FILE
         self._late = int(read_object(record)["late"]) if record.is_file() else 0  # samples

@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 
 from framework.errors import Problem, StageError, nearest
-from framework.io.jsonfile import read_object
 from framework.io.tokens import Tokenizer
+from framework.parsing import read_object
 from models.qwen3_tts.config import NOTHING, SPEAKER, TTSConfig
 
 AUTO = "auto"

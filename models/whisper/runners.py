@@ -127,8 +127,8 @@ class Transcriber(Runner):
     def open(self, context: OpenContext) -> None:
         from framework.engines.backend import open_engine
         from framework.engines.bound import BufferStates
-        from framework.io.jsonfile import read_object
         from framework.io.tokens import Tokenizer
+        from framework.parsing import read_object
 
         self._tokenizer = Tokenizer.load(context.artifact)
         generation = read_object(context.artifact / "generation_config.json")

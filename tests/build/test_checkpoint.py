@@ -76,8 +76,8 @@ def test_all_faults_of_a_folder_are_listed_at_once(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
     text = str(caught.value)
     assert len(caught.value.problems) == 4
-    assert "config.json: line 2, column 17" in text
-    assert "generation_config.json: got a JSON list" in text
+    assert "config.json, line 2, column 17" in text
+    assert "generation_config.json: got [], expected a JSON object" in text
     assert "model-1.safetensors: got No such file" in text
     assert "model-2.safetensors: got 31 bytes of data, expected 32 bytes" in text
 

@@ -77,8 +77,8 @@ HEADER = {"a": entry(0, 8), "b": entry(8, 16)}
         pytest.param({"a": entry(0, 8, "F32", (-2,))}, bytes(8), ["an object with dtype, shape"], id="negative shape"),
         pytest.param({"a": {"dtype": "F32"}}, bytes(8), ["an object with dtype, shape"], id="no offsets"),
         pytest.param({"a": 3}, bytes(8), ["an object with dtype, shape"], id="no entry"),
-        pytest.param(b'{"a": \n oops}', b"", ["line 2, column 2", "valid JSON"], id="no JSON"),
-        pytest.param([1], b"", ["a JSON list"], id="no object"),
+        pytest.param(b'{"a": \n oops}', b"", ["line 2, column 2", "malformed JSON"], id="no JSON"),
+        pytest.param([1], b"", ["expected a JSON object"], id="no object"),
     ],
 )
 def test_fault_is_named(tmp_path: Path, header: Any, data: bytes, said: list[str]) -> None:

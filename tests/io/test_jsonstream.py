@@ -13,7 +13,7 @@ import pytest
 from framework.errors import ConfigError
 from framework.io import jsonstream
 from framework.io.jsonstream import Found, walk
-from framework.parsing import parse_json
+from framework.parsing import parse_object
 
 DOCUMENT = """
 { "before" : -1.5e+3, "é": {"a": [1, {"b": null}], "c": "\\ud83d\\ude00 \\" ] }"},
@@ -69,7 +69,7 @@ def test_values_and_their_places(block: int, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_fault_is_where_a_whole_reading_finds_it(text: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonstream, "BLOCK", block)
     with pytest.raises(ConfigError) as whole:
-        parse_json(text, "f.json")
+        parse_object(text, "f.json")
     with pytest.raises(ConfigError) as streamed:
         found(text)
     (expected,), (got,) = whole.value.problems, streamed.value.problems

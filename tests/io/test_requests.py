@@ -340,7 +340,7 @@ def test_a_broken_line_is_that_requests_error_with_its_line(tmp_path: Path) -> N
     broken, array, bytes_, unknown = (str(rejected.error) for rejected in loaded.rejected)
     assert broken.startswith(f"{file}, line 3, column 15: got malformed JSON, expected ',' delimiter")
     assert array == f'{file}, line 4: request: got [1], expected an object ({{"prompt": "Hello"}})'
-    assert bytes_ == f"{file}, line 5: request: got byte 0xff at offset 12, expected JSON in UTF-8"
+    assert bytes_ == f"{file}, line 5: got byte 0xff at offset 12, expected text in UTF-8"
     assert f"{file}, line 6: request.promt: got unknown key" in unknown
 
 
