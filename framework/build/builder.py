@@ -140,13 +140,13 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Any, model_path: 
         records = [manifest.read(engine_dir / stage.artifact) for stage in graph.stages if stage.artifact]
     except (MultistageError, OSError) as error:
         return str(error) if engine_dir.exists() else "there are no engines yet"
-    wanted = {**attrs.asdict(resolved(options, backend.name)), "components": list(options.components)}
+    wanted = _plain(resolved(options, backend.name))
+    younger = _plain(resolved(BuildOptions(), backend.name))  # what an option does that the build did not know yet
     for record in records:
         if record.backend != backend.name:
             return f"it was built for backend {record.backend}, not {backend.name}"
         for key, value in wanted.items():
-            built = record.options.get(key)
-            value = list(value) if isinstance(value, tuple) else value
+            built = record.options.get(key, younger[key])
             if built != value:
                 return f"it was built with {key}={built}, not {value}"
     if model_path is not None and model_path.exists():
@@ -161,6 +161,11 @@ def resolved(options: BuildOptions, backend: str) -> BuildOptions:
     if options.candidates is not None:
         return options
     return attrs.evolve(options, candidates=0 if backend == "cpu" else 1024)
+
+
+def _plain(options: BuildOptions) -> dict[str, Any]:
+    """As an engine's record has them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in attrs.asdict(options).items()}
 
 
 def _note(model: Any, options: BuildOptions) -> None:

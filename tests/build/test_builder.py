@@ -297,6 +297,17 @@ def test_other_options_are_stale(built: Path, changed: dict[str, Any], said: str
     assert reason is not None and re.fullmatch(said, reason)
 
 
+def test_an_option_younger_than_the_engine_had_its_default(built: Path, tmp_path: Path) -> None:
+    engines = shutil.copytree(built / "engines", tmp_path / "engines")
+    for path in engines.rglob("engine.json"):
+        record = json.loads(path.read_text())
+        del record["options"]["block_size"]
+        path.write_text(json.dumps(record))
+    assert stale(engines, options=SMALL, backend=CPU) is None
+    reason = stale(engines, options=attrs.evolve(SMALL, block_size=64), backend=CPU)
+    assert reason == "it was built with block_size=32, not 64"
+
+
 def test_the_same_checkpoint_elsewhere_is_not_stale(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built / "checkpoint", tmp_path / "copy")
     assert stale(built / "engines", options=SMALL, backend=CPU, model_path=tmp_path / "copy") is None
