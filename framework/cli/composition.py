@@ -119,8 +119,7 @@ class Composer:
 
     def check_choice(self, group: str, name: str, *, where: str) -> None:
         """Raise ConfigError when a config group has no such file; `where` is the setting that names it."""
-        loader: Any = self.hydra.config_loader
-        if not loader.repository.config_exists(f"{group}/{name}"):
+        if not self._repository.config_exists(f"{group}/{name}"):
             hint = nearest(name, self.options(group))
             raise ConfigError(Problem(where=where, got=repr(name), expected=f"a file of conf/{group}", hint=hint))
 

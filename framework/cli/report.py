@@ -72,32 +72,49 @@ def as_text(sweep: Sweep) -> str:
 
 def after_sweep(folder: Path, cfg: DictConfig) -> int:
     """The report of a sweep that has ended; its table goes where all goes that is no reply. The exit status."""
-    from omegaconf import OmegaConf
-
-    node = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("report", "paths")}
-    options = structure(ReportOptions, node["report"], where="report")
-    sweep, status = make(folder, options, structure(Paths, node["paths"], where="paths"))
+    sweep, status = make(folder, *_shared(cfg))
     building.say(as_text(sweep))
     return status
 
 
+def hear(folder: Path, cfg: DictConfig) -> None:
+    """What a sweep under way has said up to now, heard as its report will. Raises ConfigError when it cannot be."""
+    from framework.sweeps.collect import collect
+
+    options, paths = _shared(cfg)
+    _transcribe(collect(folder), str(options.transcribe), paths)
+
+
+def _shared(cfg: DictConfig) -> tuple[ReportOptions, Paths]:
+    from omegaconf import OmegaConf
+
+    node = {key: OmegaConf.to_container(cfg[key], resolve=True) for key in ("report", "paths")}
+    return structure(ReportOptions, node["report"], where="report"), structure(Paths, node["paths"], where="paths")
+
+
 def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> int:
-    """Let a deployment hear what it has not heard yet. Raises ConfigError when it cannot be had."""
+    """Let a deployment hear what it has not heard yet. Raises ConfigError when there is none of this name, also where
+    there is nothing to hear; when it cannot be had; and when it hears nothing at all."""
     from framework.cli.composition import Composer, own_folders, values_of
     from framework.cli.config import InferenceConfig
     from framework.cli.inference import deployed, make_executor
+    from framework.graph.routes import unread_fields
     from framework.sweeps.transcripts import missing, transcribe
 
-    cells = missing(sweep, deployment)
-    if not cells:
-        return 0
-    building.say(f"{deployment} hears {len(cells)} replies")
     folders = [f"paths.{key}='{getattr(paths, key)}'" for key in ("cache", "engines", "weights")]
     given = ["build_if_missing=true", "batching=inflight", "batching.size=4", *folders]
     with Composer("inference", given, folders=own_folders(None)) as composer:
         composer.check_choice("deployment", deployment, where="report.transcribe")
+        cells = missing(sweep, deployment)
+        if not cells:
+            return 0
         config = structure(InferenceConfig, values_of(composer.compose([f"deployment={deployment}"])), where="")
-    with make_executor(config, deployed(config), None) as executor:
+    system = deployed(config)
+    if unread_fields(system.graph, ["audio"]):
+        problem = Problem(where="report.transcribe", got=repr(deployment), expected="a deployment that hears sound")
+        raise ConfigError(problem)
+    building.say(f"{deployment} hears {len(cells)} replies")
+    with make_executor(config, system, None) as executor:
         transcribe(sweep, deployment, executor.run)
     return 0
 

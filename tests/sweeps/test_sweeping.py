@@ -309,6 +309,33 @@ def test_a_misspelled_transcriber_is_refused_before_the_first_job(
     assert not [*Path("outputs").glob("sweeps/*/*")], "nothing is left of it"
 
 
+def test_a_misspelled_transcriber_is_told_where_there_is_nothing_to_hear(
+    echo: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(*echo, "-m", "prompt=a,b", "report.page=false") == 0
+    capsys.readouterr()
+    assert run_report(str(sweep_folder()), "report.transcribe=wisper_tiny_en") == 2
+    captured = capsys.readouterr()
+    assert "report.transcribe: got 'wisper_tiny_en'" in captured.err
+    assert "did you mean 'whisper_tiny_en'?" in captured.err
+    assert captured.out.splitlines()[0].split()[:3] == ["point", "prompt", "ok"], "the table needs no ears"
+    assert run_report(str(sweep_folder()), "report.transcribe=whisper_tiny_en") == 0, "nothing to hear, nothing built"
+
+
+def test_a_deployment_that_hears_nothing_cannot_transcribe(
+    speech: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert infer(speech, "-m", "prompt=one,two", "out_audio=it.wav", "report.page=false") == 0
+    folder = engines(tmp_path / "deaf", {**ECHO, "runner": "llm.backbone"})
+    (tmp_path / "mine/deployment").mkdir(parents=True)
+    preset = f"defaults: [none, _self_]\nengine_dir: {folder}\n"
+    (tmp_path / "mine/deployment/deaf.yaml").write_text(preset)
+    monkeypatch.setenv("MULTISTAGE_CONFIG_DIR", str(tmp_path / "mine"))
+    capsys.readouterr()
+    assert run_report(str(sweep_folder()), "report.transcribe=deaf") == 2
+    assert "report.transcribe: got 'deaf', expected a deployment that hears sound" in capsys.readouterr().err
+
+
 def test_a_sweep_of_nothing_says_so(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(speech, "-m", "prompt=hi", "sampling.top_k=range(3,3)") == 2
     assert "sweep: got no point, expected at least one value for each setting" in capsys.readouterr().err
