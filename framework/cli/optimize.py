@@ -13,13 +13,17 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
-from framework.cli.building import say
+from framework.cli.building import has_graph, say
+from framework.cli.composition import values_of
 from framework.cli.launchers import needed
 from framework.errors import ConfigError, Problem, nearest
 from framework.sweeps.collect import collect
 from framework.sweeps.metrics import METRICS
 
 DIRECTIONS = {"high": "maximize", "low": "minimize"}
+HEARD = "wer"  # known once the sound of a point has been transcribed
+# What decides which outputs a point has: of points that differ in it, the first says nothing about the others.
+_DECIDING = frozenset({"deployment", "engine_dir", "experiment", "out_audio", "output_audio_dir"})
 
 
 class OptunaSweeper(Sweeper):
@@ -55,7 +59,8 @@ class OptunaSweeper(Sweeper):
                 problems.append(Problem(where=where, got=repr(number), expected=expected))
         if problems:
             raise ConfigError(problems)
-        self.objective, self.direction = str(objective), direction or better
+        self.objective = str(objective)
+        self.direction: Any = direction or better
         self.n_trials, self.n_jobs, self.seed = n_trials, n_jobs, seed
         self.storage, self.study_name, self.params = storage, study_name, params
 
@@ -67,7 +72,8 @@ class OptunaSweeper(Sweeper):
 
         assert self.hydra_context is not None and self.config is not None and self.launcher is not None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        loader = self.hydra_context.config_loader
+        parser = OverridesParser.create(config_loader=loader)
         given = parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         given = list({override.get_key_element(): override for override in given}.values())  # the later wins
         if not any(override.is_sweep_override() for override in given):
@@ -90,9 +96,15 @@ class OptunaSweeper(Sweeper):
             jobs = [[suggested(override, trial) for override in given] for trial in trials]
             if not batches:
                 self.validate_batch_is_legal(jobs)
+                if not {override.key_or_group for override in given if override.is_sweep_override()} & _DECIDING:
+                    check_objective(self.objective, values_of(loader.load_sweep_config(self.config, jobs[0])))
             batches.append(self.launcher.launch(jobs, initial_job_idx=begin))
+            if self.objective == HEARD:
+                from framework.cli.report import hear
+
+                hear(folder, self.config)
             for trial, job, result in zip(trials, jobs, batches[-1], strict=True):
-                value = self._value(result)
+                value = self._value(result, folder)
                 state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
                 study.tell(trial, value, state=state)
                 if value is not None:
@@ -101,15 +113,16 @@ class OptunaSweeper(Sweeper):
         self._tell(points)
         return batches
 
-    def _value(self, result: JobReturn) -> float | None:
+    def _value(self, result: JobReturn, folder: Path) -> float | None:
         """The objective of one job; None when it failed or has no such number."""
         if int(result.return_value) or result.hydra_cfg is None:
             return None
+        job = Path(str(result.hydra_cfg.hydra.runtime.output_dir)).absolute()
         try:
-            (point,) = collect(Path(str(result.hydra_cfg.hydra.runtime.output_dir))).points
+            points = collect(folder if self.objective == HEARD else job).points  # the sweep keeps what was heard
         except ConfigError:
             return None
-        value = point.numbers.get(self.objective)
+        value = next((point.numbers.get(self.objective) for point in points if point.folder == job), None)
         return float(value) if isinstance(value, (int, float)) else None
 
     def _tell(self, points: Sequence[tuple[str, float]]) -> None:
@@ -118,6 +131,31 @@ class OptunaSweeper(Sweeper):
             return
         best, value = (max if self.direction == "maximize" else min)(points, key=lambda point: point[1])
         say(f"best of {len(points)}: {best}, with {self.objective} {value:g}")
+
+
+def check_objective(objective: str, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a column that no point will have.
+
+    Args:
+        values: the config of a point. What its graph gives is known once its engines are built.
+    """
+    from framework.cli.requested import SPOKEN, offered
+    from framework.graph import files
+
+    where = "hydra.sweeper.objective"
+    of = next(metric.of for metric in METRICS if metric.name == objective)
+    engine_dir = Path(values["engine_dir"] or "").expanduser()
+    kinds = offered(files.load(engine_dir)) if has_graph(engine_dir) else [of]
+    if of and of not in kinds:
+        hint = nearest(objective, [metric.name for metric in METRICS if metric.of in ("", *kinds)])
+        expected = f"a column of what this graph gives, {', '.join(kinds)}"
+        raise ConfigError(Problem(where=where, got=repr(objective), expected=expected, hint=hint))
+    if of == "audio" and all(values[key] is None for key in SPOKEN):
+        got, hint = f"{objective!r}, and replies that are not spoken", "out_audio=NAME.wav, or output_audio_dir=DIR"
+        raise ConfigError(Problem(where=where, got=got, expected="a column that these points have", hint=hint))
+    if objective == HEARD and values["report"]["transcribe"] is None:
+        expected, hint = f"a deployment that hears, for {where}={HEARD}", "report.transcribe=whisper_tiny_en"
+        raise ConfigError(Problem(where="report.transcribe", got="nothing", expected=expected, hint=hint))
 
 
 def suggested(override: Override, trial: Any) -> str:

@@ -18,6 +18,7 @@ from framework.io.requests import Defaults, Rejected, RequestFile, load_requests
 from framework.io.sampling import by_role, require
 
 _OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
+SPOKEN = tuple(key for key, kind in _OUTPUTS.items() if kind == "audio")
 WRITTEN = ("out_audio", "out_timeline", "out_video", "output_file", "output_audio_dir", "output_video_dir")
 
 
@@ -107,23 +108,28 @@ def _place(path: str | Path) -> Path:
     return Path(path).expanduser().resolve()
 
 
+def offered(graph: Graph) -> list[str]:
+    """Kinds of payload that a request may ask for."""
+    ports = [stage.port(terminal.name) for terminal in graph.terminals if (stage := graph.stage(terminal.owner))]
+    return sorted({port.kind for port in ports if port is not None})
+
+
 def check_outputs(graph: Graph, config: InferenceConfig) -> None:
     """Raise ConfigError when an output is asked for that the graph cannot give, or none of those that it gives."""
-    ports = [stage.port(terminal.name) for terminal in graph.terminals if (stage := graph.stage(terminal.owner))]
-    offered = sorted({port.kind for port in ports if port is not None})
+    kinds = offered(graph)
     problems = [
         Problem(
-            where=key, got=repr(str(getattr(config, key))), expected=f"nothing: this graph gives {', '.join(offered)}"
+            where=key, got=repr(str(getattr(config, key))), expected=f"nothing: this graph gives {', '.join(kinds)}"
         )
         for key, kind in _OUTPUTS.items()
-        if getattr(config, key) is not None and kind not in offered
+        if getattr(config, key) is not None and kind not in kinds
     ]
     wanted = {"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}
-    if not problems and not wanted & {*offered}:
+    if not problems and not wanted & {*kinds}:
         problems += [
             Problem(where=key, got="nothing", expected=f"a place for what this graph gives: {kind}")
             for key, kind in _OUTPUTS.items()
-            if kind in offered and (key in FILE) is (config.input_file is not None)
+            if kind in kinds and (key in FILE) is (config.input_file is not None)
         ]
     if config.out_timeline is not None:
         from framework.io.picture import check_picture

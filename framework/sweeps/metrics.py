@@ -34,6 +34,7 @@ class Metric:
     """How a number is named, shown and put together.
 
     Attributes:
+        of: the output it is measured on, "text" or "audio"; "" for the run as a whole.
         label: as short as a column's heading must be.
         unit: "" for a plain number; "share" is from 0 to 1.
         better: "high", "low" or "": what a reader looks for.
@@ -42,6 +43,7 @@ class Metric:
     """
 
     name: str
+    of: str = ""
     label: str
     unit: str = ""
     better: str = ""
@@ -49,28 +51,28 @@ class Metric:
     joined: Callable[[Sequence[float]], float] | None = None
 
 
-def _metric(name: str, label: str, unit: str, better: str, about: str, joined: Any = None) -> Metric:
-    return Metric(name=name, label=label, unit=unit, better=better, about=about, joined=joined)
+def _metric(name: str, of: str, label: str, unit: str, better: str, about: str, joined: Any = None) -> Metric:
+    return Metric(name=name, of=of, label=label, unit=unit, better=better, about=about, joined=joined)
 
 
 # In the order of the table.
 METRICS: tuple[Metric, ...] = (
-    _metric("tokens", "tokens", "", "", "text tokens written", sum),
-    _metric("tokens_per_s", "tok/s", "", "high", "text tokens a second, without the time to open engines"),
-    _metric("audio_s", "audio s", "s", "", "seconds of speech", sum),
-    _metric("rtf", "rtf", "", "low", "real-time factor: seconds of work for a second of speech"),
-    _metric("speedup", "speedup", "", "high", "seconds of speech for a second of work: 1 / rtf"),
-    _metric("first_token_s", "1st text s", "s", "low", "seconds from request to first text (median)", median),
-    _metric("first_audio_s", "1st audio s", "s", "low", "seconds from request to first sound (median)", median),
-    _metric("distinct_2", "distinct", "share", "high", "pairs of neighbouring words that are different (mean)", fmean),
-    _metric("repeated_words", "repeated", "", "low", "most words that say again what stands right before them", max),
-    _metric("silent_share", "silent", "share", "low", "frames of 20 ms of speech below -50 dBFS"),
-    _metric("longest_silence_s", "silence s", "s", "low", "longest stretch of such frames, in seconds", max),
-    _metric("clipped_share", "clipped", "share", "low", "samples at full scale"),
-    _metric("wer", "wer", "share", "low", "word error rate of what was heard in the speech"),
-    _metric("load_s", "load s", "s", "", "seconds to open engines; none where they were still open"),
-    _metric("run_s", "run s", "s", "low", "seconds for the requests, without opening engines"),
-    _metric("wall_s", "wall s", "s", "low", "seconds for everything"),
+    _metric("tokens", "text", "tokens", "", "", "text tokens written", sum),
+    _metric("tokens_per_s", "text", "tok/s", "", "high", "text tokens a second, without the time to open engines"),
+    _metric("audio_s", "audio", "audio s", "s", "", "seconds of speech", sum),
+    _metric("rtf", "audio", "rtf", "", "low", "real-time factor: seconds of work for a second of speech"),
+    _metric("speedup", "audio", "speedup", "", "high", "seconds of speech for a second of work: 1 / rtf"),
+    _metric("first_token_s", "text", "1st text s", "s", "low", "seconds until the first text (median)", median),
+    _metric("first_audio_s", "audio", "1st audio s", "s", "low", "seconds until the first sound (median)", median),
+    _metric("distinct_2", "text", "distinct", "share", "high", "neighbouring words that are a new pair (mean)", fmean),
+    _metric("repeated_words", "text", "repeated", "", "low", "most words that repeat what stands before them", max),
+    _metric("silent_share", "audio", "silent", "share", "low", "frames of 20 ms of speech below -50 dBFS"),
+    _metric("longest_silence_s", "audio", "silence s", "s", "low", "longest stretch of such frames, in seconds", max),
+    _metric("clipped_share", "audio", "clipped", "share", "low", "samples at full scale"),
+    _metric("wer", "audio", "wer", "share", "low", "word error rate of what was heard in the speech"),
+    _metric("load_s", "", "load s", "s", "", "seconds to open engines; none where they were still open"),
+    _metric("run_s", "", "run s", "s", "low", "seconds for the requests, without opening engines"),
+    _metric("wall_s", "", "wall s", "s", "low", "seconds for everything"),
 )
 NAMES = tuple(metric.name for metric in METRICS)
 

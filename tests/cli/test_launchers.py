@@ -8,11 +8,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from framework.cli import report
+from framework.cli.config import Paths
 from framework.sweeps.collect import Sweep, collect
-from tests.cli.fakes import ECHO, engines, infer
+from framework.sweeps.transcripts import transcribe
+from tests.cli.fakes import BEEP, ECHO, engines, infer
+from tests.sweeps.test_transcripts import Ears
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,6 +174,56 @@ def test_a_search_that_cannot_be(
     folder = engines(tmp_path / "echo", ECHO)
     assert infer(f"engine_dir={folder}", "-m", "hydra/sweeper=optuna", "prompt=a", *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@needs("optuna")
+@pytest.mark.parametrize(
+    ("stages", "arguments", "message"),
+    [
+        ([ECHO], ["hydra.sweeper.objective=rtf"], "hydra.sweeper.objective: got 'rtf', expected a column of what this"),
+        (
+            [{**BEEP, "inputs": [{"name": "text", "from": "request:messages"}]}],
+            ["hydra.sweeper.objective=tokens_per_s", "out_audio=a.wav"],
+            "expected a column of what this graph gives, audio (valid: audio_s, ",
+        ),
+        ([ECHO, BEEP], ["hydra.sweeper.objective=rtf"], "got 'rtf', and replies that are not spoken"),
+        (
+            [ECHO, BEEP],
+            ["hydra.sweeper.objective=wer", "out_audio=a.wav"],
+            "report.transcribe: got nothing, expected a deployment that hears, for hydra.sweeper.objective=wer",
+        ),
+    ],
+)
+def test_an_objective_that_no_point_can_have_is_refused_before_the_first(
+    stages: list[dict[str, Any]],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = engines(tmp_path / "system", *stages)
+    tried = "prompt=choice(a,b)"
+    assert infer(f"engine_dir={folder}", "-m", "hydra/sweeper=optuna", tried, *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not [*Path("outputs").glob("sweeps/*/*")], "nothing is left of it"
+
+
+@needs("optuna")
+def test_a_search_for_what_is_heard_best_hears_each_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ears = Ears("one")
+
+    def hear(sweep: Sweep, name: str, paths: Paths) -> int:
+        transcribe(sweep, name, ears)
+        return 0
+
+    monkeypatch.setattr(report, "_transcribe", hear)
+    arguments = ["hydra.sweeper.objective=wer", "report.transcribe=whisper_tiny_en", "hydra.sweeper.n_trials=6"]
+    speech = [f"engine_dir={engines(tmp_path / 'speech', ECHO, BEEP)}", "out_audio=it.wav", "prompt='one two',one"]
+    assert infer(*speech, "-m", "hydra/sweeper=optuna", "report.page=false", *arguments) == 0
+    assert "prompt='one', with wer 0\n" in capsys.readouterr().err.partition("best of 6: ")[2]
+    assert len(ears.heard) == 6
 
 
 @pytest.mark.parametrize(
