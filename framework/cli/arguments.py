@@ -7,6 +7,7 @@ stages, which only the graph knows, without a plus.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,12 +55,26 @@ def prepare(argv: Sequence[str]) -> list[str]:
 
     What a file or JSON sets comes first, as for a group, so that single settings go over it wherever they stand.
 
-    Raises ConfigError for a file or JSON that cannot be read, with its faults.
+    Raises ConfigError for an argument that is no text, and for a file or JSON that cannot be read, with its faults.
     """
+    problems = [problem for arg in argv if (problem := _no_text(arg))]
+    if problems:
+        raise ConfigError(problems)
     sweep = any(arg in ("-m", "--multirun") for arg in argv)
     found = [(arg, [*_prepare(arg, sweep)]) for arg in argv]
     whole = [override for arg, given in found if _whole(arg) for override in given]
     return whole + [override for arg, given in found if not _whole(arg) for override in given]
+
+
+def _no_text(arg: str) -> Problem | None:
+    """Bytes that are no UTF-8 come as half surrogate pairs, which neither a tokenizer nor a file of ours takes."""
+    match = _OVERRIDE.fullmatch(arg)
+    where, value = (match["key"], match["value"]) if match else ("command line", arg)
+    try:
+        os.fsencode(value).decode()
+    except UnicodeDecodeError as error:
+        return parsing.no_utf8(error, where, error.start)
+    return None
 
 
 def _prepare(arg: str, sweep: bool) -> Iterable[str]:
@@ -101,13 +116,12 @@ def _whole(arg: str) -> bool:
 
 def _read(key: str, value: str) -> Mapping[str, Any]:
     """The settings in JSON, or in a file of JSON or YAML. Raises ConfigError with what is wrong."""
-    text, where, path = value, key, Path(value).expanduser()
+    text: str | bytes = value
+    where, path = key, Path(value).expanduser()
     if not value.startswith("{"):
         where = str(path)
         try:
-            text = path.read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise ConfigError(Problem(where=where, got=f"bytes that are no UTF-8 ({error})", expected="text")) from None
+            text = path.read_bytes()
         except OSError as error:
             hint = f"in a sweep over several, files of your own in MULTISTAGE_CONFIG_DIR/{key}/ are {key}=a,b"
             got, expected = error.strerror or str(error), "a file of JSON or YAML"

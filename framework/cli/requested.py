@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from framework.execution.request import Request
 from framework.graph.model import Graph, RunnerDecl
 from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
 from framework.io.sampling import by_role, require
+from framework.parsing import no_utf8
 
 _OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
 SPOKEN = tuple(key for key, kind in _OUTPUTS.items() if kind == "audio")
@@ -154,9 +154,12 @@ def _read_by_graph(graph: Graph, runners: Mapping[str, RunnerDecl], entry: Reque
 
 def _read_prompt(name: str) -> str:
     """Text of a file, or of standard input for `-`; the last line end is not part of it."""
+    where = f"prompt_file {name}"
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        got = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(Problem(where=f"prompt_file {name}", got=got, expected="text in UTF-8")) from error
-    return text.removesuffix("\n").removesuffix("\r")
+        with open(0 if name == "-" else name, encoding="utf-8", closefd=name != "-") as file:
+            text = file.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(no_utf8(error, where, error.start)) from error
+    except OSError as error:
+        raise ConfigError(Problem(where=where, got=error.strerror or str(error), expected="a file of text")) from error
+    return text.removesuffix("\n")

@@ -22,6 +22,24 @@ class Kind:
         return None if self.accepts(value) else Problem(where=where, got=show(value), expected=self.expected)
 
 
+@attrs.frozen
+class Text(Kind):
+    """A string that can be written as UTF-8: JSON may spell half a surrogate pair, which is no character."""
+
+    def problem(self, where: str, value: Any) -> Problem | None:
+        return super().problem(where, value) or unicode_problem(where, value)
+
+
+def unicode_problem(where: str, text: str) -> Problem | None:
+    """What is wrong with a text that is no valid Unicode; characters are counted from 0."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        got = f"U+{ord(text[error.start]):04X} at character {error.start}"
+        return Problem(where=where, got=got, expected="valid Unicode")
+    return None
+
+
 def one_of(*words: str) -> Kind:
     return Kind(" or ".join(map(repr, words)), lambda value: value in words)
 
@@ -49,7 +67,7 @@ def _is_texts(value: Any) -> bool:
 
 
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-TEXT = Kind("text", lambda value: isinstance(value, str))
+TEXT = Text("text", lambda value: isinstance(value, str))
 OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 LIST = Kind("a list", lambda value: isinstance(value, list))
 POSITIVE = Kind("a number above 0", lambda value: _is_number(value) and value > 0)

@@ -151,7 +151,7 @@ def _read_parts(found: Conversation, parts: Iterable[tuple[str, Any]], folder: P
 def _found_on_disk(found: Conversation, part: dict[str, Any], kind: str, where: str, folder: Path) -> dict[str, Any]:
     """The part with its paths made absolute; a text part as it is."""
     if kind == "text":
-        size = len(part["text"].encode("utf-8", "surrogatepass"))
+        size = len(part["text"].encode())
         if size > MAX_TEXT:
             problem = Problem(where=f"{where}.text", got=f"{size} bytes", expected=f"at most {MAX_TEXT}")
             found.problems.append(problem)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework.errors import ConfigError, Problem, StageError
+from framework.io.fields import unicode_problem
 from framework.parsing import read_object
 
 if TYPE_CHECKING:
@@ -59,11 +60,8 @@ class Tokenizer:
         """Ids of `text`. Special tokens written in the text are found; `add_special_tokens` also adds those that the
         tokenizer puts around any text, which a rendered chat template has already. Raises StageError for text that is
         no valid Unicode."""
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            got = f"U+{ord(text[error.start]):04X} at character {error.start}"
-            raise StageError(Problem(where="text", got=got, expected="valid Unicode")) from error
+        if problem := unicode_problem("text", text):
+            raise StageError(problem)
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,21 @@ def test_sampling_and_style_from_files(tmp_path: Path) -> None:
 def test_json_that_is_wrong(argument: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare([argument])
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (b"prompt=H\xc3\xa9 \xff there", "prompt: got byte 0xff at offset 4, expected text in UTF-8"),
+        (b"+stages.a.config.name=\xe9", "stages.a.config.name: got byte 0xe9 at offset 0, expected text in UTF-8"),
+        (b"out_audio=\xff.wav", "out_audio: got byte 0xff at offset 0, expected text in UTF-8"),
+        (b"--multi\xff", "command line: got byte 0xff at offset 7, expected text in UTF-8"),
+    ],
+)
+def test_an_argument_that_is_no_text(argument: bytes, message: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        prepare([os.fsdecode(argument), "prompt=fine"])
+    assert str(told.value) == message
 
 
 def test_quote_is_undone_by_the_grammar() -> None:

@@ -58,6 +58,29 @@ def test_a_prompt_from_a_file(echo: str, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "from a file\n"
 
 
+def test_a_prompt_that_is_no_text(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("question.txt").write_bytes(b"caf\xe9\n")
+    assert infer(echo, "prompt_file=question.txt") == 2
+    assert capsys.readouterr().err == (
+        "error: prompt_file question.txt: got byte 0xe9 at offset 3, expected text in UTF-8\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "out", "err"),
+    [
+        (b"one\r\n", 0, b"one\n", b""),
+        (b"caf\xe9", 2, b"", b"error: prompt_file -: got byte 0xe9 at offset 3, expected text in UTF-8\n"),
+    ],
+    ids=["text", "bytes"],
+)
+def test_a_prompt_on_standard_input(given: bytes, status: int, out: bytes, err: bytes, echo: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "tests.cli.fakes", echo, "prompt_file=-"]
+    done = subprocess.run(command, input=given, capture_output=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (status, out, err)
+
+
 def test_speech_is_written_only_when_asked_for(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(speech, "prompt=one two") == 0
     assert infer(speech, "prompt=one two", "out_audio=said/it.wav", "voice=ann") == 0
