@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,8 +155,16 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_two_runs_that_want_the_same_build_wait_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(line: str) -> None:
+        lines.append(line)
+        if line.startswith("waiting: "):
+            met.set()
+        elif line == "llm:":
+            met.wait(60)  # the build goes on when the other run has met its claim
+
     lines: list[str] = []
-    monkeypatch.setattr(building, "say", lines.append)
+    met = threading.Event()
+    monkeypatch.setattr(building, "say", told)
     config = joined(tmp_path)
     with ThreadPoolExecutor() as pool:  # a lock of flock() parts threads as it does processes
         runs = [pool.submit(building.ensure_built, config, tmp_path / "engines", True) for _ in range(2)]

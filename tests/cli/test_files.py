@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +51,17 @@ def said(path: str) -> list[str]:
 # --- going on ------------------------------------------------------------------------------------------------------
 
 
-def slow_run(*arguments: str, pause: float = 0.02) -> subprocess.Popen[str]:
-    """The command in a process of its own, with steps that take a while; it prints each word it says."""
+def run_apart(*arguments: str, stops_at: int | None = None) -> subprocess.Popen[str]:
+    """The command in a process of its own; it prints the request of each word it says, and sleeps at one's first."""
     code = (
         "import sys, time\n"
         "from tests.cli import fakes\n"
         "step = fakes.Echo.step\n"
-        "def slow(self, rows):\n"
-        f"    time.sleep({pause})\n"
+        "def told(self, rows):\n"
         "    for row in rows: print(row.request.index, flush=True)\n"
+        f"    if any(row.request.index == {stops_at} for row in rows): time.sleep(60)\n"
         "    step(self, rows)\n"
-        "fakes.Echo.step = slow\n"
+        "fakes.Echo.step = told\n"
         "sys.exit(fakes.infer(*sys.argv[1:], rows=[]))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -73,18 +72,16 @@ def slow_run(*arguments: str, pause: float = 0.02) -> subprocess.Popen[str]:
 def test_a_run_that_was_killed_is_gone_on_with(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     requests = write_requests(*(f"request {n}" + " fail" * (n == 3) for n in range(60)))
     arguments = [*ROWS, echo, requests, "output_file=p.json", "batching=inflight", "batching.size=4"]
-    with slow_run(*arguments) as process:
-        journal = Path("p.json.journal")
-        while not journal.exists() or journal.stat().st_size < 5000:
-            assert process.poll() is None
-            time.sleep(0.01)
+    with run_apart(*arguments, stops_at=20) as process:
+        assert process.stdout is not None and "20\n" in process.stdout
         process.send_signal(signal.SIGKILL)
     assert not Path("p.json").exists()
     done = {json.loads(line)["request_idx"] for line in Path("p.json.journal").read_text().splitlines()[1:]}
-    with slow_run(*arguments, "resume=true", pause=0) as process:
+    assert 3 in done and not done & set(range(20, 60))
+    with run_apart(*arguments, "resume=true") as process:
         out, _ = process.communicate()
         assert process.returncode == 1, "request 3 has failed, whichever run it was in"
-    assert {int(line) for line in out.splitlines()} == set(range(60)) - done and done
+    assert {int(line) for line in out.splitlines()} == set(range(60)) - done
     assert infer(echo, requests, "output_file=whole.json", "batching=inflight", "batching.size=4") == 1
     assert document("p.json") == document("whole.json")
     assert not Path("p.json.journal").exists()
@@ -154,11 +151,9 @@ def test_what_does_not_go_together(
 
 def test_a_second_run_on_the_same_output_is_refused(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     requests = write_requests("a", "b")
-    with slow_run(*ROWS, echo, requests, "output_file=p.json", pause=60) as first:
+    with run_apart(*ROWS, echo, requests, "output_file=p.json", stops_at=0) as first:
         try:
-            while not Path("p.json.journal").exists():
-                assert first.poll() is None
-                time.sleep(0.01)
+            assert first.stdout is not None and first.stdout.readline() == "0\n"
             for resume in ("null", "true", "false"):
                 assert infer(echo, requests, "output_file=p.json", f"resume={resume}") == 2
                 assert "p.json: got a file that another run is writing" in capsys.readouterr().err

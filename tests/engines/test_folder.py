@@ -7,7 +7,6 @@ import fcntl
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -109,22 +108,18 @@ def test_a_second_builder_waits_for_the_first(tmp_path: Path) -> None:
     assert (tmp_path / "engine" / "engine.json").read_text() == (tmp_path / "engine" / "second").read_text()
 
 
-def test_who_has_a_folder_is_told_though_it_was_slow_to_say(tmp_path: Path) -> None:
+def test_who_has_a_folder_is_told_though_it_was_slow_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
-    def wait() -> None:
-        with claimed(tmp_path / "engines", waiting=told.append):
-            pass
-
-    with (tmp_path / ".engines.claim").open("w") as holder:
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        time.sleep(0.2)  # the waiter has met the lock by now
-        holder.write("process 7")
-        holder.flush()
+    def told_and_free(who: str) -> None:
+        told.append(who)
         fcntl.flock(holder, fcntl.LOCK_UN)
-    waiter.join()
+
+    with (tmp_path / ".engines.claim").open("wb", buffering=0) as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        monkeypatch.setattr(time, "sleep", lambda _: holder.write(b"process 7"))  # while the other waits for it
+        with claimed(tmp_path / "engines", waiting=told_and_free):
+            pass
     assert told == ["process 7"]
 
 
@@ -171,7 +166,7 @@ def test_the_digest_of_a_large_file_reads_a_sample_of_it(tmp_path: Path) -> None
         file.truncate(1 << 40)
     start = time.perf_counter()
     digest(path)
-    assert time.perf_counter() - start < 1
+    assert time.perf_counter() - start < 10, "all of it takes minutes"
 
 
 def test_a_folder_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
