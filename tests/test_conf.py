@@ -145,7 +145,8 @@ def test_a_wheel_carries_the_configs(tmp_path: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     (source / "README.md").write_text("")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
+    offline = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    command = [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", str(tmp_path), str(source)]
     subprocess.run(command, check=True, timeout=300)
     (wheel,) = tmp_path.glob("multistage-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
