@@ -112,7 +112,7 @@ def _ort(name: str) -> Any:
     # ONNX Runtime 1.32 reports its use to its makers from the moment it is loaded, unless it is told not to.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        return importlib.import_module("onnxruntime")
+        module = importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
         raise ConfigError(
             Problem(
@@ -122,6 +122,9 @@ def _ort(name: str) -> Any:
                 hint=f"pip install 'multistage[{name}]'",
             )
         ) from None
+    # Errors alone: with every session on CUDA it warns that the provider is built in and no plugin.
+    module.set_default_logger_severity(3)
+    return module
 
 
 def _session(folder: Path, options: Any, providers: Sequence[Any], where: str) -> Any:
