@@ -50,39 +50,37 @@ class Run:
 
 
 Task = Callable[[dict[str, Any], Run], int]
-# Called with the folder of a sweep and what its jobs share, after the last job.
-SweepEnd = Callable[[Path, DictConfig], int]
 
 
-def main(
-    command: str,
-    task: Task,
-    *,
-    keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
-    sweep_end: SweepEnd = lambda folder, cfg: 0,
-) -> NoReturn:
+@attrs.frozen(kw_only=True)
+class Hooks:
+    """What a command has beside its task.
+
+    Attributes:
+        keeps_folder: whether a run with this config gets a folder below `outputs/`. A sweep's jobs always do.
+        check: raises ConfigError for values that no run can have; asked for both ends of a sweep before it starts.
+        sweep_end: called with the folder of a sweep and what its jobs share, after the last job; gives an exit status.
+    """
+
+    keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False
+    check: Callable[[dict[str, Any]], object] = lambda values: None
+    sweep_end: Callable[[Path, DictConfig], int] = lambda folder, cfg: 0
+
+
+def main(command: str, task: Task, hooks: Hooks | None = None) -> NoReturn:
     """Run a command with the arguments of the process, and exit.
 
     Args:
         command: root config, e.g. `inference`.
         task: from the composed values to the exit status.
-        keeps_folder: whether a run with this config gets a folder below `outputs/`. A sweep's jobs always do.
-        sweep_end: what becomes of a sweep; gives an exit status too.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that finished results are written
-    sys.exit(call(command, task, sys.argv[1:], keeps_folder=keeps_folder, sweep_end=sweep_end))
+    sys.exit(call(command, task, sys.argv[1:], hooks))
 
 
-def call(
-    command: str,
-    task: Task,
-    argv: Sequence[str],
-    *,
-    keeps_folder: Callable[[DictConfig], bool] = lambda cfg: False,
-    sweep_end: SweepEnd = lambda folder, cfg: 0,
-) -> int:
+def call(command: str, task: Task, argv: Sequence[str], hooks: Hooks | None = None) -> int:
     """`main` without the process: the exit status."""
-    return guarded(lambda: _dispatch(command, task, argv, keeps_folder, sweep_end))
+    return guarded(lambda: _dispatch(command, task, argv, hooks or Hooks()))
 
 
 def guarded(action: Callable[[], int]) -> int:
@@ -114,9 +112,7 @@ def complain(error: Exception) -> None:
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-def _dispatch(
-    command: str, task: Task, argv: Sequence[str], keeps_folder: Callable[[DictConfig], bool], sweep_end: SweepEnd
-) -> int:
+def _dispatch(command: str, task: Task, argv: Sequence[str], hooks: Hooks) -> int:
     parser = get_args_parser()
     args = parser.parse_intermixed_args(prepare(argv))
     if args.experimental_rerun:
@@ -132,10 +128,10 @@ def _dispatch(
         if "list_deployments=true" in overrides:  # which composes by itself
             return _list_deployments(composer)
         if args.multirun or any(key_of(override) == "hydra.mode" for override in overrides):
-            return _sweep(composer, task, sweep_end, options)
+            return _sweep(composer, task, hooks, options)
         cfg = composer.compose()
         if cfg.hydra.mode == RunMode.MULTIRUN:  # an experiment can be a sweep
-            return _sweep(composer, task, sweep_end, options)
+            return _sweep(composer, task, hooks, options)
         if cfg.get("list_deployments"):
             return _list_deployments(composer)
         if cfg.get("explain"):
@@ -143,7 +139,7 @@ def _dispatch(
 
             print(table(origins(composer, values_of(cfg))))
             return 0
-        return _run(composer, cfg, task, keeps_folder(cfg), argv)
+        return _run(composer, cfg, task, hooks.keeps_folder(cfg), argv)
 
 
 def _answered(composer: Composer, parser: argparse.ArgumentParser, args: argparse.Namespace) -> bool:
@@ -196,7 +192,7 @@ def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool, argv: Sequ
     return int(job.return_value)
 
 
-def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd, options: Sequence[str]) -> int:
+def _sweep(composer: Composer, task: Task, hooks: Hooks, options: Sequence[str]) -> int:
     """The worst exit status of the jobs."""
     from framework.cli.loaded import process
     from framework.cli.sweeping import sweep
@@ -214,10 +210,10 @@ def _sweep(composer: Composer, task: Task, sweep_end: SweepEnd, options: Sequenc
             return 1
 
     try:
-        folder, cfg, codes = sweep(composer, job)
+        folder, cfg, codes = sweep(composer, job, hooks.check)
     finally:
         process.close()
-    return max([*codes, sweep_end(folder, cfg)])
+    return max([*codes, hooks.sweep_end(folder, cfg)])
 
 
 def _shell(command: str, arguments: Sequence[str]) -> str:

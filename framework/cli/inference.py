@@ -16,7 +16,15 @@ from framework.cli.config import InferenceConfig, check_combination
 from framework.cli.files import error_of, keep, output_of, record_of, run_file
 from framework.cli.folder import describe
 from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
-from framework.cli.requested import check_outputs, check_overwriting, file_of, in_folder, read_by_graph, single_request
+from framework.cli.requested import (
+    check_outputs,
+    check_overwriting,
+    defaults_of,
+    file_of,
+    in_folder,
+    read_by_graph,
+    single_request,
+)
 from framework.errors import ConfigError, Problem, StageError
 from framework.graph.model import Graph, RunnerDecl, Stage
 from framework.graph.validate import load_checked
@@ -46,8 +54,7 @@ class Deployed:
 
 def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFIXES) -> int:
     """Exit status of one run; `prefixes` is what a `_target_` may start with."""
-    config = structure(InferenceConfig, values, where="")
-    check_combination(config)
+    config = settled(values)
     if run.sweep and run.folder is not None:
         config = in_folder(config, run.folder)
     check_overwriting(config)
@@ -89,6 +96,14 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     if config.dump_profile:
         building.say(profile.table(time.perf_counter() - begin))
     return status
+
+
+def settled(values: dict[str, Any]) -> InferenceConfig:
+    """The settings of one run. Raises ConfigError for what is wrong with them whatever the graph is."""
+    config = structure(InferenceConfig, values, where="")
+    check_combination(config)
+    defaults_of(config)
+    return config
 
 
 def _status(file: RequestFile, results: list[Result]) -> int:
@@ -335,8 +350,11 @@ def keeps_folder(cfg: DictConfig) -> bool:
     return cfg.get("input_file") is not None and not (cfg.get("validate_config") or cfg.get("plan_memory"))
 
 
+HOOKS = app.Hooks(keeps_folder=keeps_folder, check=settled, sweep_end=after_sweep)
+
+
 def main() -> NoReturn:
-    app.main("inference", task, keeps_folder=keeps_folder, sweep_end=after_sweep)
+    app.main("inference", task, HOOKS)
 
 
 if __name__ == "__main__":

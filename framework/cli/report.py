@@ -63,8 +63,12 @@ def as_text(sweep: Sweep) -> str:
     from framework.cli.text import columns
     from framework.sweeps.table import text
 
-    faults = [(point.name, *point.error.splitlines()) for point in sweep.points if point.error]
-    told = [f"{name}: {first}{f' (and {len(more)} more)' if more else ''}" for name, first, *more in faults]
+    alike: dict[str, list[str]] = {}
+    for point in sweep.points:
+        if point.error:
+            alike.setdefault(point.error, []).append(point.name)
+    faults = [(", ".join(names), *error.splitlines()) for error, names in alike.items()]
+    told = [f"{names}: {first}{f' (and {len(more)} more)' if more else ''}" for names, first, *more in faults]
     if sweep.missing:
         told.append(f"{sweep.missing} of {sweep.missing + len(sweep.points)} points are missing: running, or killed")
     return "\n".join([columns(text(sweep)), *told])

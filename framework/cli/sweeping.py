@@ -26,7 +26,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.composition import Composer, problems_of
+from framework.cli.composition import Composer, problems_of, values_of
 from framework.cli.launchers import make_sweeper
 from framework.errors import ConfigError, Problem
 from framework.sweeps.record import MARK
@@ -34,8 +34,14 @@ from framework.sweeps.record import MARK
 _PROBLEMS = "composition_problems"  # key of a job's config that did not compose
 
 
-def sweep(composer: Composer, job: Callable[[DictConfig], int]) -> tuple[Path, DictConfig, list[int]]:
+Check = Callable[[dict[str, Any]], object]
+
+
+def sweep(composer: Composer, job: Callable[[DictConfig], int], check: Check) -> tuple[Path, DictConfig, list[int]]:
     """Run all jobs; `job` must return, whatever happens in it, unless the sweep is to stop.
+
+    Args:
+        check: raises ConfigError for the values of a job that cannot run.
 
     Returns:
         the folder of the sweep, the config its jobs share, and the exit status of each job.
@@ -59,7 +65,7 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int]) -> tuple[Path, D
     context = HydraContext(config_loader=lenient, callbacks=callbacks)
     with composer.plain_errors():
         sweeper = make_sweeper(cfg, context, job)
-        sweeper.validate_batch_is_legal = partial(_check, loader, cfg)
+        sweeper.validate_batch_is_legal = partial(_check, loader, cfg, check)
         folder = Path(str(cfg.hydra.sweep.dir)).absolute()
         claim(folder)
         callbacks.on_multirun_start(config=cfg, config_name=composer.command)
@@ -134,26 +140,31 @@ def _load(loader: Any, master_config: DictConfig, sweep_overrides: Sequence[str]
         return cfg
 
 
-def _check(loader: Any, cfg: DictConfig, batch: Sequence[Sequence[str]]) -> None:
+def _check(loader: Any, cfg: DictConfig, check: Check, batch: Sequence[Sequence[str]]) -> None:
     """Raise ConfigError for jobs that cannot be meant; note how many there will be, for a sweep that is killed."""
-    _check_ends(loader, cfg, batch)
+    _check_ends(loader, cfg, check, batch)
     path = Path(str(cfg.hydra.sweep.dir)).absolute() / MARK
     mark = json.loads(path.read_text(encoding="utf-8"))
     mark["jobs"] = mark.get("jobs", 0) + len(batch)
     path.write_text(json.dumps(mark, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-def _check_ends(loader: Any, cfg: DictConfig, batch: Sequence[Sequence[str]]) -> None:
+def _check_ends(loader: Any, cfg: DictConfig, check: Check, batch: Sequence[Sequence[str]]) -> None:
     """Raise ConfigError for a sweep of nothing, and for what is wrong with the first and the last job alike."""
     if not batch:
         expected = "at least one value for each setting"
         raise ConfigError(Problem(where="sweep", got="no point", expected=expected, hint="range() or glob() gave none"))
     ends = []
     for overrides in (batch[0], batch[-1]):
-        error = problems_in(_load(loader, cfg, overrides))
-        if error is None:
+        try:
+            job = _load(loader, cfg, overrides)
+            if error := problems_in(job):
+                raise error
+            check(values_of(job))
+        except ConfigError as found:
+            ends.append(found)
+        else:
             return
-        ends.append(error)
     common = [problem for problem in ends[0].problems if problem in ends[-1].problems]
     if common:
         raise ConfigError(common)

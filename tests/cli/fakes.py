@@ -157,8 +157,7 @@ def engines(folder: Path, *stages: dict[str, Any]) -> Path:
 def infer(*arguments: str, rows: Sequence[str] = ROWS) -> int:
     """`multistage-inference` in this process, with the fakes allowed; the exit status."""
     task = partial(inference.task, prefixes=ALLOWED)
-    hooks = {"keeps_folder": inference.keeps_folder, "sweep_end": inference.after_sweep}
-    return app.call("inference", task, [*rows, *arguments], **hooks)
+    return app.call("inference", task, [*rows, *arguments], inference.HOOKS)
 
 
 if __name__ == "__main__":

@@ -300,7 +300,7 @@ def test_a_termination_signal_keeps_what_is_finished(echo: str) -> None:
         "    step(self, rows)\n"
         "fakes.Echo.step = slow\n"
         "task = partial(inference.task, prefixes=fakes.ALLOWED)\n"
-        "app.main('inference', task, keeps_folder=inference.keeps_folder)\n"
+        "app.main('inference', task, inference.HOOKS)\n"
     )
     from tests.cli.fakes import ROWS
 

@@ -72,7 +72,7 @@ def ask(engines: Path) -> Callable[..., int]:
             "backend.spin=in_call",
             *arguments,
         ]
-        return app.call("inference", inference.task, settings, keeps_folder=inference.keeps_folder)
+        return app.call("inference", inference.task, settings, inference.HOOKS)
 
     return ask
 

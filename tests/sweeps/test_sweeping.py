@@ -111,7 +111,7 @@ def test_every_third_point_fails(echo: list[str], capsys: pytest.CaptureFixture[
     captured = capsys.readouterr()
     assert captured.out.splitlines() == ["one", "two", "x ", "three", "four", "y "]
     table = captured.err[captured.err.index("point  prompt") :]
-    assert "2: request 0: prompt: got 'fail', expected a word that works" in table
+    assert "2, 5: request 0: prompt: got 'fail', expected a word that works" in table, "told once"
 
 
 def test_the_record_of_a_job(echo: list[str]) -> None:
@@ -145,6 +145,18 @@ def test_what_is_wrong_with_every_point_is_refused_before_the_first(
     assert infer(*echo, "-m", "prompt=hi", "sampling.temprature=0.1,0.2") == 2
     error = capsys.readouterr().err
     assert error.count("did you mean 'sampling.temperature'?") == 1
+    assert Counting.opened == 0
+    assert not [*Path("outputs/sweeps").glob("*/*")], "nothing is left of it"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["+sampling.foo=1,2", "+stylo=1,2", "stream_capacity=1,2 sampling.top_p=2", "out_audio=a.mp3"]
+)
+def test_a_value_that_no_point_can_have_is_told_once(
+    wrong: str, echo: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(*echo, "-m", "prompt=a,b", *wrong.split()) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert Counting.opened == 0
     assert not [*Path("outputs/sweeps").glob("*/*")], "nothing is left of it"
 
