@@ -49,6 +49,9 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _CHOICES = re.compile(rf"(?:{_QUOTED.pattern}(?=,|\Z)|(?:[^,]|,(?=\s))+)", re.DOTALL)
 _SWEEP = re.compile(r"(?:choice|range|interval|glob|shuffle|sort|tag)\(.*\)", re.DOTALL)
 
+_SEVERAL = re.compile(r"\}\s*,\s*\{")  # objects of JSON side by side
+_JSON_KEY = re.compile(r'"(\w+)"(?=\s*:)')
+
 
 def prepare(argv: Sequence[str]) -> list[str]:
     """Overrides as Hydra can read them; everything that needs no help is passed on unchanged.
@@ -128,6 +131,10 @@ def _read(key: str, value: str) -> Mapping[str, Any]:
             several = hint if "," in value else ""
             raise ConfigError(Problem(where=where, got=got, expected=expected, hint=several)) from None
     given, problems = parsing.attempt(text, where=where, yaml=where != key and path.suffix != ".json")
+    if problems and where == key and _SEVERAL.search(value):
+        spelled = f"+{key}={_JSON_KEY.sub(lambda quoted: quoted[1], value)}"
+        hint = f"a sweep over several, as Hydra spells it: -m '{spelled}'"
+        problems = [Problem(where=key, got=show(value), expected="one object of settings", hint=hint)]
     if not problems and not isinstance(given, Mapping):
         problems = [Problem(where=where, got=show(given), expected="an object of settings")]
     if problems:

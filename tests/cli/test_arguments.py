@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from framework.cli.arguments import PATHS, TEXT, prepare, quote
@@ -164,6 +165,25 @@ def test_sampling_and_style_from_files(tmp_path: Path) -> None:
 def test_json_that_is_wrong(argument: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare([argument])
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ('style={"speed":1},{"speed":1.1}', "+style={speed:1},{speed:1.1}"),
+        ("style={speed:1},{speed:1.1}", "+style={speed:1},{speed:1.1}"),
+        (
+            'sampling={"top_k": 1, "talker": {"top_k": 3}}, {"top_k": 2, "stop": ["a"]}',
+            '+sampling={top_k: 1, talker: {top_k: 3}}, {top_k: 2, stop: ["a"]}',
+        ),
+    ],
+)
+def test_a_sweep_over_objects_is_told_as_hydra_spells_it(given: str, spelled: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        prepare(["-m", given])
+    assert told.value.problems[0].hint == f"a sweep over several, as Hydra spells it: -m '{spelled}'"
+    (override,) = OverridesParser.create().parse_overrides(prepare([spelled]))
+    assert override.is_sweep_override() and len([*override.sweep_iterator()]) == 2
 
 
 @pytest.mark.parametrize(

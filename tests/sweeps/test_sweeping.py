@@ -90,6 +90,12 @@ def test_what_engines_are_opened_with_opens_them_again(setting: str, opened: int
     assert (Counting.opened, Counting.closed) == (opened, opened)
 
 
+def test_a_sweep_over_several_settings_at_once(echo: list[str]) -> None:
+    assert infer(*echo, "-m", "prompt=hi", "+sampling={temperature:0.3,top_k:5},{temperature:0.9}") == 0
+    told = [json.loads((sweep_folder() / job / "predictions.json").read_text())["responses"][0] for job in "01"]
+    assert [entry["stages"]["echo"]["temperature"] for entry in told] == [0.3, 0.9]
+
+
 def test_keep_loaded_bounds_them(echo: list[str]) -> None:
     order = "sampling.seed=1,2", "stages.echo.config.shout=true,false"
     assert infer(*echo, "-m", "prompt=hi", *order, "keep_loaded=1") == 0
