@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli.composition import Composer, problems_of, values_of
 from framework.cli.launchers import make_sweeper
 from framework.errors import ConfigError, Problem
-from framework.sweeps.record import MARK
+from framework.sweeps.record import MARK, write
 
 _PROBLEMS = "composition_problems"  # key of a job's config that did not compose
 
@@ -146,7 +146,7 @@ def _check(loader: Any, cfg: DictConfig, check: Check, batch: Sequence[Sequence[
     path = Path(str(cfg.hydra.sweep.dir)).absolute() / MARK
     mark = json.loads(path.read_text(encoding="utf-8"))
     mark["jobs"] = mark.get("jobs", 0) + len(batch)
-    path.write_text(json.dumps(mark, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write(path, mark)  # in one step: a report may be reading it
 
 
 def _check_ends(loader: Any, cfg: DictConfig, check: Check, batch: Sequence[Sequence[str]]) -> None:
