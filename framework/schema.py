@@ -324,7 +324,7 @@ def describe(kind: Any) -> str:
     """A type in words: `an integer`, `one of "fail", "skip", "prune"`, `a list of strings`, `a number or null`."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return f"one of {', '.join(map(show, args))}"
+        return f"{'one of ' if len(args) > 1 else ''}{', '.join(map(show, args))}"
     if origin in (Union, UnionType):
         return " or ".join(describe(member) for member in args)
     if origin in _LISTS:

@@ -1,4 +1,4 @@
-"""What may stand under a key of a request file."""
+"""What may stand under a key of a request file, or of a published config."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from framework.errors import ConfigError, Problem
+from framework.build.keys import Keys
+from framework.io.fields import Kind, is_whole, one_of
 
 
 @attrs.frozen(kw_only=True)
@@ -60,90 +61,61 @@ class LLMConfig:
         Raises:
             ConfigError: every key missing or unsupported.
         """
-        kind = str(config.get("model_type", ""))
-        rope = _rope(config)
-        if "num_local_experts" in config:  # as transformers 5 writes `num_experts`
-            config = {"num_experts": config["num_local_experts"], **config}
-        moe = kind == "qwen3_moe"
-        problems = [*_missing(config, (*_REQUIRED, *(_REQUIRED_MOE if moe else ())), where)]
-        problems += _unsupported(config, rope, where)
-        if problems:
-            raise ConfigError(problems)
-        heads = config["num_attention_heads"]
+        keys = Keys(config, f"{where}:")
+        return keys.checked(cls.read(keys, keys.text("model_type", "")))
+
+    @classmethod
+    def read(cls, keys: Keys, kind: str) -> LLMConfig:
+        """That of a `kind` of model, in an object of a larger config."""
+        keys.only(hidden_act="silu", use_sliding_window=False, partial_rotary_factor=1.0)
+        hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
         return cls(
-            vocab=config["vocab_size"],
-            hidden=config["hidden_size"],
-            intermediate=config["intermediate_size"],
-            layers=config["num_hidden_layers"],
+            vocab=keys.size("vocab_size"),
+            hidden=hidden,
+            intermediate=keys.size("intermediate_size"),
+            layers=keys.size("num_hidden_layers"),
             heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-            rms_eps=config["rms_norm_eps"],
-            rope=rope,
-            tied=bool(config.get("tie_word_embeddings", False)),
-            attention_bias=bool(config.get("attention_bias", False)),
-            mlp_bias=bool(config.get("mlp_bias", False)),
+            kv_heads=keys.size("num_key_value_heads", heads),
+            head_dim=keys.size("head_dim", hidden // heads),
+            rms_eps=keys.number("rms_norm_eps"),
+            rope=_rope(keys),
+            tied=keys.flag("tie_word_embeddings"),
+            attention_bias=keys.flag("attention_bias"),
+            mlp_bias=keys.flag("mlp_bias"),
             qk_norm=kind.startswith("qwen3"),
-            moe=_moe(config) if moe else None,
+            moe=_moe(keys) if kind == "qwen3_moe" else None,
         )
 
 
-_REQUIRED = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "rms_norm_eps",
-)
-_REQUIRED_MOE = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
 # Rotary types, each with the numbers it needs beside `rope_theta`.
 _ROPE: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
+_LAYERS = Kind("a list of layers", lambda value: isinstance(value, list | tuple) and all(map(is_whole, value)))
 
 
-def _missing(config: Mapping[str, Any], keys: Iterable[str], where: str) -> Iterator[Problem]:
-    for key in keys:
-        value = config.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-            got = "nothing" if value is None else repr(value)
-            yield Problem(where=f"{where}: {key}", got=got, expected="a positive number")
-
-
-def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    only: Mapping[str, tuple[Any, Any]] = {
-        "hidden_act": (config.get("hidden_act", "silu"), "silu"),
-        "use_sliding_window": (config.get("use_sliding_window") or False, False),
-        "partial_rotary_factor": (rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0, 1.0),
-    }
-    for key, (value, expected) in only.items():
-        if value != expected:
-            yield Problem(where=f"{where}: {key}", got=repr(value), expected=repr(expected))
-    kind = rope["rope_type"]
-    if kind in _ROPE:
-        yield from _missing(rope, ("rope_theta", *_ROPE[kind]), f"{where}: rope_parameters")
-    else:
-        yield Problem(where=f"{where}: rope_type", got=repr(kind), expected=f"one of {', '.join(_ROPE)}")
-
-
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+def rope_of(keys: Keys) -> Keys:
     """transformers 5 has one `rope_parameters`, 4 has `rope_theta` beside an optional `rope_scaling`."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    rope["rope_type"] = rope.get("rope_type") or rope.pop("type", "default")
-    return rope
+    return keys.part(keys.either("rope_parameters", "rope_scaling"), default={})
 
 
-def _moe(config: Mapping[str, Any]) -> MoEConfig:
-    step = config.get("decoder_sparse_step", 1)
-    dense = {layer for layer in range(config["num_hidden_layers"]) if (layer + 1) % step}
+def _rope(keys: Keys) -> dict[str, Any]:
+    rope = rope_of(keys)
+    rope.only(partial_rotary_factor=1.0)
+    kind = rope.get(rope.either("rope_type", "type"), one_of(*_ROPE), "default", "default")
+    theta = rope.number("rope_theta", keys.number("rope_theta", 10000.0))
+    return {"rope_type": kind, "rope_theta": theta, **{key: rope.number(key) for key in _ROPE[kind]}}
+
+
+def _moe(keys: Keys) -> MoEConfig:
+    step = keys.size("decoder_sparse_step", 1)
+    dense = {layer for layer in range(keys.size("num_hidden_layers")) if (layer + 1) % step}
     return MoEConfig(
-        experts=config["num_experts"],
-        top_k=config["num_experts_per_tok"],
-        intermediate=config["moe_intermediate_size"],
-        norm_topk=bool(config.get("norm_topk_prob", False)),
-        dense_layers=frozenset(dense | set(config.get("mlp_only_layers") or ())),
+        experts=keys.size(keys.either("num_experts", "num_local_experts")),  # as transformers 4 and 5 write it
+        top_k=keys.size("num_experts_per_tok"),
+        intermediate=keys.size("moe_intermediate_size"),
+        norm_topk=keys.flag("norm_topk_prob"),
+        dense_layers=frozenset(dense | set(keys.get("mlp_only_layers", _LAYERS, [], []))),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from framework.errors import ConfigError, Problem
-from models.llm.config import LLMConfig
+from framework.build.keys import Keys
+from framework.io.fields import LIST, Kind, is_whole
+from models.llm.config import LLMConfig, rope_of
 
 
 @attrs.frozen(kw_only=True)
@@ -43,59 +44,42 @@ class OmniConfig:
         Raises:
             ConfigError: every key missing or unsupported.
         """
-        thinker = config.get("thinker_config") or {}
-        text, vision = thinker.get("text_config") or {}, thinker.get("vision_config") or {}
-        talker = config.get("talker_config") or {}
-        speaks = bool(config.get("enable_audio_output", bool(talker)))
-        place = f"{where}: thinker_config"
-        problems = [
-            *_missing(thinker, _MARKS, place),
-            *_missing(vision, ("spatial_merge_size",), f"{place}.vision_config"),
-            *(_missing(talker, ("accept_hidden_layer",), f"{where}: talker_config") if speaks else ()),
-            *_sections(text, f"{place}.text_config"),
-        ]
-        try:
-            decoder = LLMConfig.from_checkpoint({**text, "model_type": "qwen3_moe"}, where=f"{place}.text_config")
-        except ConfigError as error:
-            problems += error.problems
-        if problems:
-            raise ConfigError(problems)
-        return cls(
-            thinker=attrs.evolve(
-                decoder,
-                mrope=tuple(decoder.rope["mrope_section"]),
-                media=True,
-                deepstack=len(vision.get("deepstack_visual_indexes", ())),
-            ),
-            audio=thinker["audio_token_id"],
-            image=thinker["image_token_id"],
-            video=thinker["video_token_id"],
-            audio_start=thinker["audio_start_token_id"],
-            # Their names in the vocabulary follow each other; older files name the first alone.
-            audio_end=thinker.get("audio_end_token_id", thinker["audio_start_token_id"] + 1),
-            positions_per_second=thinker["position_id_per_seconds"],
-            merge=vision["spatial_merge_size"],
-            speaks=speaks,
-            accept_layer=talker["accept_hidden_layer"] if speaks else 0,
+        keys = Keys(config, f"{where}:")
+        thinker = keys.part("thinker_config")
+        text, vision = thinker.part("text_config"), thinker.part("vision_config")
+        speaks = keys.flag("enable_audio_output", bool(keys.given.get("talker_config")))
+        audio_start = thinker.id("audio_start_token_id")
+        rope = rope_of(text)
+        if not rope.flag(rope.either("mrope_interleaved", "interleaved")):
+            rope.fault("mrope_interleaved", got="false", expected="true")
+        return keys.checked(
+            cls(
+                thinker=attrs.evolve(
+                    LLMConfig.read(text, "qwen3_moe"),
+                    mrope=sections(text),
+                    media=True,
+                    deepstack=len(vision.get("deepstack_visual_indexes", LIST, [], [])),
+                ),
+                audio=thinker.id("audio_token_id"),
+                image=thinker.id("image_token_id"),
+                video=thinker.id("video_token_id"),
+                audio_start=audio_start,
+                # Their names in the vocabulary follow each other; older files name the first alone.
+                audio_end=thinker.id("audio_end_token_id", audio_start + 1),
+                positions_per_second=thinker.number("position_id_per_seconds"),
+                merge=vision.size("spatial_merge_size"),
+                speaks=speaks,
+                accept_layer=keys.part("talker_config").id("accept_hidden_layer") if speaks else 0,
+            )
         )
 
 
-_MARKS = ("audio_token_id", "image_token_id", "video_token_id", "audio_start_token_id", "position_id_per_seconds")
-
-
-def _missing(config: Mapping[str, Any], keys: tuple[str, ...], where: str) -> Iterator[Problem]:
-    for key in keys:
-        value = config.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-            got = "nothing" if value is None else repr(value)
-            yield Problem(where=f"{where}.{key}", got=got, expected="a positive number")
-
-
-def _sections(text: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    sections, half = rope.get("mrope_section"), (text.get("head_dim") or 0) // 2
-    if not isinstance(sections, list) or len(sections) != 3 or sum(sections) != half:
-        expected = f"three numbers whose sum is {half}, half of head_dim"
-        yield Problem(where=f"{where}: mrope_section", got=repr(sections), expected=expected)
-    if not rope.get("mrope_interleaved", rope.get("interleaved", False)):
-        yield Problem(where=f"{where}: mrope_interleaved", got="false", expected="true")
+def sections(text: Keys) -> tuple[int, int, int]:
+    """Channel pairs of a head that turn with time, height and width."""
+    half = text.size("head_dim") // 2
+    three = Kind(
+        f"three numbers with the sum {half}, half of head_dim",
+        lambda value: isinstance(value, list) and len(value) == 3 and all(map(is_whole, value)) and sum(value) == half,
+    )
+    time, height, width = rope_of(text).get("mrope_section", three, instead=(0, 0, 0))
+    return time, height, width

@@ -6,14 +6,14 @@ what equals them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import attrs
 from attrs import validators as v
 
+from framework.build.keys import Keys
 from framework.errors import ConfigError, Problem
-from framework.schema import structure
 
 RATE, HOP, FFT = 16_000, 160, 400  # samples a second, between frames of the spectrogram, in one
 STRIDES = 3  # convolutions that halve
@@ -35,8 +35,8 @@ class AudioConfig:
     output_dim: int = 3584
     max_source_positions: int = 1500
     n_window: int = attrs.field(default=50, validator=v.ge(1))
-    n_window_infer: int = 800
-    activation_function: str = "gelu"
+    n_window_infer: int = attrs.field(default=800)
+    activation_function: Literal["gelu"] = "gelu"
 
     @property
     def chunk(self) -> int:
@@ -58,12 +58,10 @@ class AudioConfig:
         whole, rest = divmod(frames, self.chunk)
         return whole * halved(self.chunk) + (halved(rest) if rest else 0)
 
-    def problems(self, where: str) -> Iterator[Problem]:
-        if self.activation_function != "gelu":
-            yield Problem(where=f"{where}.activation_function", got=repr(self.activation_function), expected="'gelu'")
-        if self.n_window_infer < self.chunk or self.n_window_infer % self.chunk:
-            expected = f"a multiple of {self.chunk}, twice n_window"
-            yield Problem(where=f"{where}.n_window_infer", got=str(self.n_window_infer), expected=expected)
+    @n_window_infer.validator
+    def _whole_chunks(self, _: Any, frames: int) -> None:
+        if frames < self.chunk or frames % self.chunk:
+            raise ValueError(f"a multiple of {self.chunk}, twice n_window")
 
 
 @attrs.frozen(kw_only=True)
@@ -73,15 +71,15 @@ class VisionConfig:
     depth: int = 27
     hidden_size: int = 1152
     intermediate_size: int = 4304
-    num_heads: int = 16
-    in_channels: int = 3
+    num_heads: int = attrs.field(default=16)
+    in_channels: Literal[3] = 3
     patch_size: int = 16
     temporal_patch_size: int = 2
     spatial_merge_size: int = attrs.field(default=2, validator=v.ge(1))
     out_hidden_size: int = 3584
-    num_position_embeddings: int = 2304
-    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
-    hidden_act: str = "gelu_pytorch_tanh"
+    num_position_embeddings: int = attrs.field(default=2304)
+    deepstack_visual_indexes: tuple[int, ...] = attrs.field(default=(8, 16, 24))
+    hidden_act: Literal["gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
     rope_theta: float = 10_000.0
 
     @property
@@ -101,19 +99,20 @@ class VisionConfig:
         """Learned position embeddings in a row."""
         return round(self.num_position_embeddings**0.5)
 
-    def problems(self, where: str) -> Iterator[Problem]:
-        if self.hidden_act != "gelu_pytorch_tanh":
-            yield Problem(where=f"{where}.hidden_act", got=repr(self.hidden_act), expected="'gelu_pytorch_tanh'")
-        if self.in_channels != 3:
-            yield Problem(where=f"{where}.in_channels", got=str(self.in_channels), expected="3")
-        if self.side**2 != self.num_position_embeddings:
-            got = str(self.num_position_embeddings)
-            yield Problem(where=f"{where}.num_position_embeddings", got=got, expected="a square number")
+    @num_heads.validator
+    def _in_quarters(self, _: Any, heads: int) -> None:
         if self.head_dim % 4:
-            yield Problem(where=f"{where}.num_heads", got=f"heads {self.head_dim} wide", expected="a multiple of 4")
-        if any(index >= self.depth for index in self.deepstack_visual_indexes):
-            got = str(list(self.deepstack_visual_indexes))
-            yield Problem(where=f"{where}.deepstack_visual_indexes", got=got, expected=f"layers below {self.depth}")
+            raise ValueError(f"heads whose width is a multiple of 4, not {self.head_dim}")
+
+    @num_position_embeddings.validator
+    def _square(self, _: Any, embeddings: int) -> None:
+        if self.side**2 != embeddings:
+            raise ValueError("a square number")
+
+    @deepstack_visual_indexes.validator
+    def _layers(self, _: Any, layers: tuple[int, ...]) -> None:
+        if any(layer >= self.depth for layer in layers):
+            raise ValueError(f"layers below {self.depth}")
 
 
 def halved(steps: int) -> int:
@@ -173,7 +172,7 @@ class VideoConfig:
 
 
 # A frame has other limits than a picture, whatever the files say: the published processor gives these itself.
-FRAME_PIXELS = {"min_pixels": 128 * 32 * 32, "max_pixels": 768 * 32 * 32}
+FRAME_PIXELS: Mapping[str, Any] = {"min_pixels": 128 * 32 * 32, "max_pixels": 768 * 32 * 32}
 # Settings that the published processors have and that are not implemented in any other way.
 _ONLY_PIXELS = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": 3}
 _ONLY_SOUND = {"sampling_rate": RATE, "hop_length": HOP, "n_fft": FFT, "dither": 0.0, "do_normalize": False}
@@ -200,70 +199,38 @@ class Preprocessing:
         picture = {**old, **whole.get("image_processor", {})}
         video = {**old, **files.get(VIDEO_PREPROCESSOR, {}), **whole.get("video_processor", {})}
         sound = {**old, **whole.get("feature_extractor", {})}
-        where = PREPROCESSOR if old else PROCESSOR
-        problems = [
-            *_others(picture, _ONLY_PIXELS, where),
-            *_others(sound, {**_ONLY_SOUND, "feature_size": mels}, where),
-        ]
         if not old and "image_processor" not in whole:
-            problems = [Problem(where=PREPROCESSOR, got="no such file", expected="the one published with the weights")]
-            raise ConfigError(problems)
-        sizes = {"patch_size": vision.patch_size, "temporal_patch_size": vision.temporal_patch_size}
-        problems += _others(picture, {**sizes, "merge_size": vision.merge}, where)
-        if problems:
-            raise ConfigError(problems)
-        pixels = _known(PixelConfig, {**picture, **_limits(picture)}, where)
-        frames = attrs.evolve(_known(PixelConfig, video, where), **FRAME_PIXELS)
-        sampling = {key: video[key] for key in ("fps", "min_frames", "max_frames") if video.get(key) is not None}
-        return cls(picture=pixels, video=structure(VideoConfig, {"pixels": frames, **sampling}, where=where))
+            expected = "the one published with the weights"
+            raise ConfigError(Problem(where=PREPROCESSOR, got="no such file", expected=expected))
+        where = f"{PREPROCESSOR if old else PROCESSOR}:"
+        pixels = Keys(picture, where)
+        pixels.only(**_ONLY_PIXELS, patch_size=vision.patch_size, merge_size=vision.merge)
+        pixels.only(temporal_patch_size=vision.temporal_patch_size)
+        Keys(sound, where, pixels.problems).only(**_ONLY_SOUND, feature_size=mels)
+        pixels.given |= _limits(picture)
+        frames = Keys(video, where, pixels.problems)
+        frames.given["pixels"] = attrs.evolve(frames.fields(PixelConfig), **FRAME_PIXELS)
+        return pixels.checked(cls(picture=pixels.fields(PixelConfig), video=frames.fields(VideoConfig)))
 
 
 def _limits(picture: Mapping[str, Any]) -> dict[str, Any]:
     """Pixel limits under the two names that they are published under; the older wins, as it does there."""
     size = picture.get("size") or {}
     newer = {"min_pixels": size.get("shortest_edge"), "max_pixels": size.get("longest_edge")}
-    return {key: picture.get(key) or value for key, value in newer.items() if picture.get(key) or value}
+    return {key: picture.get(key) or value for key, value in newer.items()}
 
 
 def encoder_configs(config: Mapping[str, Any], where: str) -> tuple[AudioConfig, VisionConfig]:
     """Both encoders' numbers out of config.json. Raises ConfigError with everything malformed or unsupported."""
-    thinker = config.get("thinker_config") or {}
-    found: dict[str, Any] = {}
-    problems: list[Problem] = []
-    for key, part in (("audio_config", AudioConfig), ("vision_config", VisionConfig)):
-        place = f"{where}.thinker_config.{key}"
-        data = dict(thinker.get(key) or {})
-        if not data:
-            problems.append(Problem(where=place, got="nothing", expected="the encoder's settings"))
-            continue
-        if part is VisionConfig:
-            data |= {name: _one(data[name]) for name in _SQUARE if name in data}
-            data |= {key: value for key, value in (data.get("rope_parameters") or {}).items() if key == "rope_theta"}
-        try:
-            found[key] = _known(part, data, place)
-            problems += found[key].problems(place)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    return found["audio_config"], found["vision_config"]
+    keys = Keys(config, f"{where}:")
+    thinker = keys.part("thinker_config")
+    audio, vision = thinker.part("audio_config"), thinker.part("vision_config")
+    vision.given |= {name: _one(vision.given[name]) for name in _SQUARE if name in vision.given}
+    rope = vision.part("rope_parameters", default={})
+    vision.given.setdefault("rope_theta", rope.given.get("rope_theta"))
+    return keys.checked((audio.fields(AudioConfig), vision.fields(VisionConfig)))
 
 
 def _one(value: Any) -> Any:
     """A size that may be written once for each axis."""
     return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
-
-
-def _known(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
-    """`data` as a `cls`, which knows only some of its keys; null is the default."""
-    known = {field.name for field in attrs.fields(cls)}
-    return structure(cls, {key: data[key] for key in data if key in known and data[key] is not None}, where=where)
-
-
-def _others(data: Mapping[str, Any], only: Mapping[str, Any], where: str) -> list[Problem]:
-    """A problem for every key that has not the only value which is supported."""
-    return [
-        Problem(where=f"{where}: {key}", got=repr(data[key]), expected=repr(value))
-        for key, value in only.items()
-        if key in data and data[key] not in (value, None)
-    ]

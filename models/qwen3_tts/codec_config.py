@@ -7,14 +7,13 @@ config leaves out what equals them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import attrs
 from attrs import validators as v
 
-from framework.errors import ConfigError, Problem
-from framework.schema import structure
+from framework.build.keys import Keys
 
 SAMPLE_RATE = 24_000
 FRAME = 1920  # samples of a codec frame: 12.5 frames a second
@@ -41,26 +40,22 @@ class VocoderConfig:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     sliding_window: int = 72
-    num_quantizers: int = QUANTIZERS
-    codebook_size: int = ENTRIES
+    num_quantizers: Literal[16] = 16
+    codebook_size: Literal[2048] = 2048
     decoder_dim: int = 1536
     upsample_rates: tuple[int, ...] = (8, 5, 4, 3)
-    upsampling_ratios: tuple[int, ...] = (2, 2)
-    hidden_act: str = "silu"
+    upsampling_ratios: tuple[int, ...] = attrs.field(default=(2, 2))
+    hidden_act: Literal["silu"] = "silu"
 
     @property
     def head_width(self) -> int:
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
-    def problems(self, where: str) -> Iterator[Problem]:
-        rate = math.prod((*self.upsample_rates, *self.upsampling_ratios))
+    @upsampling_ratios.validator
+    def _a_frame(self, _: Any, ratios: tuple[int, ...]) -> None:
+        rate = math.prod((*self.upsample_rates, *ratios))
         if rate != FRAME:
-            expected = f"{FRAME} samples a frame in all"
-            yield Problem(
-                where=f"{where}.upsample_rates, upsampling_ratios", got=f"a product of {rate}", expected=expected
-            )
-        only = {"num_quantizers": QUANTIZERS, "codebook_size": ENTRIES, "hidden_act": "silu"}
-        yield from _others(self, only, where)
+            raise ValueError(f"{FRAME} samples a frame in all, with upsample_rates, not {rate}")
 
 
 @attrs.frozen(kw_only=True)
@@ -78,17 +73,17 @@ class EncoderConfig:
     hidden_size: int = 512
     num_filters: int = 64
     num_residual_layers: int = 1
-    upsampling_ratios: tuple[int, ...] = (8, 6, 5, 4)
+    upsampling_ratios: tuple[int, ...] = attrs.field(default=(8, 6, 5, 4))
     kernel_size: int = 7
     last_kernel_size: int = 3
     residual_kernel_size: int = 3
     dilation_growth_rate: int = 2
     compress: int = 2
-    codebook_size: int = ENTRIES
+    codebook_size: Literal[2048] = 2048
     codebook_dim: int | None = 256
     vector_quantization_hidden_dimension: int = 256
-    num_quantizers: int = 32
-    num_semantic_quantizers: int = 1
+    num_quantizers: int = attrs.field(default=32, validator=v.ge(QUANTIZERS))
+    num_semantic_quantizers: int = attrs.field(default=1, validator=v.lt(QUANTIZERS))
     num_hidden_layers: int = 8
     intermediate_size: int = 2048
     num_attention_heads: int = 8
@@ -97,35 +92,19 @@ class EncoderConfig:
     attention_bias: bool = False
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
-    hidden_act: str = "gelu"
-    pad_mode: str = "constant"
-    use_causal_conv: bool = True
-    use_conv_shortcut: bool = False
+    hidden_act: Literal["gelu"] = "gelu"
+    pad_mode: Literal["constant"] = "constant"
+    use_causal_conv: Literal[True] = True
+    use_conv_shortcut: Literal[False] = False
 
     @property
     def head_width(self) -> int:
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
-    def problems(self, where: str) -> Iterator[Problem]:
-        rate = 2 * math.prod(self.upsampling_ratios)  # the last layer halves
-        if rate != FRAME:
-            expected = f"{FRAME // 2}, half a frame's samples"
-            yield Problem(where=f"{where}.upsampling_ratios", got=f"a product of {rate // 2}", expected=expected)
-        if self.num_quantizers < QUANTIZERS:
-            expected = f"at least {QUANTIZERS}"
-            yield Problem(where=f"{where}.num_quantizers", got=str(self.num_quantizers), expected=expected)
-        if self.num_semantic_quantizers >= QUANTIZERS:
-            expected = f"less than {QUANTIZERS}"
-            got = str(self.num_semantic_quantizers)
-            yield Problem(where=f"{where}.num_semantic_quantizers", got=got, expected=expected)
-        only = {
-            "codebook_size": ENTRIES,
-            "hidden_act": "gelu",
-            "pad_mode": "constant",
-            "use_causal_conv": True,
-            "use_conv_shortcut": False,
-        }
-        yield from _others(self, only, where)
+    @upsampling_ratios.validator
+    def _half_a_frame(self, _: Any, ratios: tuple[int, ...]) -> None:
+        if 2 * math.prod(ratios) != FRAME:  # the last layer halves
+            raise ValueError(f"numbers with the product {FRAME // 2}, half a frame's samples")
 
 
 @attrs.frozen(kw_only=True)
@@ -138,51 +117,37 @@ class CodecConfig:
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any], where: str) -> CodecConfig:
         """Raises ConfigError with every key missing, malformed or unsupported."""
-        parts: dict[str, Any] = {}
-        problems = []
-        kind = config.get("model_type")
-        if kind not in (None, "qwen3_tts_tokenizer_12hz"):
-            problems.append(Problem(where=f"{where}.model_type", got=repr(kind), expected="'qwen3_tts_tokenizer_12hz'"))
-        for name, part in (("decoder", DecoderConfig), ("encoder", EncoderConfig)):
-            at = f"{where}.{name}_config"
-            try:
-                parts[name] = known_fields(part, config.get(f"{name}_config") or {}, at)
-                problems += parts[name].problems(at)
-            except ConfigError as error:
-                problems += error.problems
-        if problems:
-            raise ConfigError(problems)
-        return cls(**parts)
+        keys = Keys(config, f"{where}:")
+        keys.only(model_type="qwen3_tts_tokenizer_12hz")
+        decoder = keys.part("decoder_config").fields(DecoderConfig)
+        encoder = keys.part("encoder_config", default={}).fields(EncoderConfig)
+        return keys.checked(cls(decoder=decoder, encoder=encoder))
 
 
 @attrs.frozen(kw_only=True)
 class SpeakerConfig:
     """The speaker encoder (ECAPA-TDNN): a mel spectrogram to one vector. The main config's `speaker_encoder_config`."""
 
-    mel_dim: int = MELS
+    mel_dim: Literal[128] = 128
     enc_dim: int = 1024
     enc_channels: tuple[int, ...] = (512, 512, 512, 512, 1536)
     enc_kernel_sizes: tuple[int, ...] = (5, 3, 3, 3, 1)
-    enc_dilations: tuple[int, ...] = (1, 2, 3, 4, 1)
+    enc_dilations: tuple[int, ...] = attrs.field(default=(1, 2, 3, 4, 1))
     enc_attention_channels: int = 128
     enc_res2net_scale: int = 8
     enc_se_channels: int = 128
-    sample_rate: int = SAMPLE_RATE
+    sample_rate: Literal[24_000] = 24_000
+
+    @enc_dilations.validator
+    def _one_length(self, _: Any, dilations: tuple[int, ...]) -> None:
+        if not len(self.enc_channels) == len(self.enc_kernel_sizes) == len(dilations):
+            raise ValueError("as many as enc_channels and enc_kernel_sizes have")
 
     @classmethod
     def from_checkpoint(cls, config: Mapping[str, Any], where: str) -> SpeakerConfig:
         """Raises ConfigError with every key malformed or unsupported."""
-        where = f"{where}.speaker_encoder_config"
-        read = known_fields(cls, config.get("speaker_encoder_config") or {}, where)
-        problems = [*_others(read, {"mel_dim": MELS, "sample_rate": SAMPLE_RATE}, where)]
-        lengths = {len(read.enc_channels), len(read.enc_kernel_sizes), len(read.enc_dilations)}
-        if len(lengths) > 1:
-            names = "enc_channels, enc_kernel_sizes, enc_dilations"
-            got = f"lists of {', '.join(map(str, sorted(lengths)))}"
-            problems.append(Problem(where=f"{where}.{names}", got=got, expected="lists of one length"))
-        if problems:
-            raise ConfigError(problems)
-        return read
+        keys = Keys(config, f"{where}:")
+        return keys.checked(keys.part("speaker_encoder_config", default={}).fields(cls))
 
 
 @attrs.frozen(kw_only=True)
@@ -207,16 +172,3 @@ class Code2WavConfig:
     checkpoint: str = ""
     whole_utterance: bool = False
     reference_chunks: bool = False
-
-
-def known_fields(cls: type[Any], data: Mapping[str, Any], where: str) -> Any:
-    """`data` as a `cls`, which knows only some of its keys."""
-    known = {field.name for field in attrs.fields(cls)}
-    return structure(cls, {key: value for key, value in data.items() if key in known}, where=where)
-
-
-def _others(config: Any, only: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """A problem for every field that has not the only value which is supported."""
-    for key, value in only.items():
-        if (got := getattr(config, key)) != value:
-            yield Problem(where=f"{where}.{key}", got=repr(got), expected=repr(value))

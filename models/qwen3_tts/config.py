@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 import attrs
 
-from framework.errors import ConfigError, Problem
+from framework.build.keys import Keys
+from framework.io.fields import OBJECT, one_of
 from models.llm.config import LLMConfig
 
 FRAME_RATE = 12.5  # codec frames a second
@@ -29,6 +30,11 @@ class CodecIds:
     think_bos: int
     think_eos: int
     think: int = -1
+
+    @classmethod
+    def read(cls, talker: Keys, *marks: str) -> CodecIds:
+        """The end, and these marks."""
+        return cls(eos=talker.id("codec_eos_token_id"), **{mark: talker.id(f"codec_{mark}_id") for mark in marks})
 
 
 @attrs.frozen(kw_only=True)
@@ -88,132 +94,42 @@ class TTSConfig(SpeechConfig):
         Raises:
             ConfigError: every key missing or unsupported.
         """
-        talker = config.get("talker_config") or {}
-        predictor = talker.get("code_predictor_config") or {}
-        problems = [
-            *_missing(config, _TOP, where),
-            *_missing(talker, {**_DECODER, **_TALKER}, f"{where}: talker_config"),
-            *_missing(predictor, _DECODER, f"{where}: talker_config.code_predictor_config"),
-            *_unsupported(config, talker, predictor, where),
-        ]
-        if problems:
-            raise ConfigError(problems)
-        dialects = {name.lower(): dialect for name, dialect in talker["spk_is_dialect"].items() if dialect}
-        return cls(
-            kind=config["tts_model_type"],
-            size=config["tts_model_size"],
+        keys = Keys(config, f"{where}:")
+        keys.only(tokenizer_type="qwen3_tts_tokenizer_12hz")
+        talker = keys.part("talker_config")
+        predictor = talker.part("code_predictor_config")
+        dialects = talker.get("spk_is_dialect", OBJECT, instead={})
+        read = cls(
+            kind=keys.get("tts_model_type", one_of(*get_args(ModelType))),
+            size=keys.text("tts_model_size"),
             talker=_decoder(talker),
             predictor=_decoder(predictor),
-            groups=talker["num_code_groups"],
+            groups=talker.size("num_code_groups"),
             min_frames=MIN_FRAMES,
-            text_vocab=talker["text_vocab_size"],
-            text_hidden=talker["text_hidden_size"],
-            text_pad=config["tts_pad_token_id"],
-            text_bos=config["tts_bos_token_id"],
-            text_eos=config["tts_eos_token_id"],
-            codec=CodecIds(
-                eos=talker["codec_eos_token_id"],
-                **{name: talker[f"codec_{name}_id"] for name in _MARKS},
-            ),
-            speakers={name.lower(): id_ for name, id_ in talker["spk_id"].items()},
-            dialects=dialects,
-            languages={name.lower(): id_ for name, id_ in talker["codec_language_id"].items()},
+            text_vocab=talker.size("text_vocab_size"),
+            text_hidden=talker.size("text_hidden_size"),
+            text_pad=keys.id("tts_pad_token_id"),
+            text_bos=keys.id("tts_bos_token_id"),
+            text_eos=keys.id("tts_eos_token_id"),
+            codec=CodecIds.read(talker, "pad", "bos", "think", "nothink", "think_bos", "think_eos"),
+            speakers=talker.ids("spk_id"),
+            dialects={name.lower(): dialect for name, dialect in dialects.items() if dialect},
+            languages=talker.ids("codec_language_id"),
         )
+        if not keys.problems:
+            predictor.only(num_code_groups=read.groups)
+        return keys.checked(read)
 
 
-_MARKS = ("pad", "bos", "think", "nothink", "think_bos", "think_eos")
-_TOP: Mapping[str, type] = {
-    "tts_model_type": str,
-    "tts_model_size": str,
-    "tts_pad_token_id": int,
-    "tts_bos_token_id": int,
-    "tts_eos_token_id": int,
-}
-_DECODER = dict.fromkeys(
-    (
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "rms_norm_eps",
-        "rope_theta",
-    ),
-    float,  # any positive number
-)
-_TALKER: Mapping[str, type] = {
-    "num_code_groups": int,
-    "text_vocab_size": int,
-    "text_hidden_size": int,
-    "codec_eos_token_id": int,
-    **{f"codec_{name}_id": int for name in _MARKS},
-    "spk_id": dict,
-    "spk_is_dialect": dict,
-    "codec_language_id": dict,
-}
-_NAMES: Mapping[type, str] = {
-    float: "a positive number",
-    int: "a whole number of 0 or more",
-    str: "text",
-    dict: "an object",
-}
-
-
-def _missing(config: Mapping[str, Any], types: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """Keys that are not there, or of another type."""
-    for key, kind in types.items():
-        value: Any = config.get(key)
-        if kind is float:
-            good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-        else:
-            good = isinstance(value, kind) and not isinstance(value, bool) and not (kind is int and value < 0)
-        if not good:
-            got = "nothing" if value is None else repr(value)[:60]
-            yield Problem(where=f"{where}: {key}", got=got, expected=_NAMES[kind])
-
-
-def _unsupported(
-    config: Mapping[str, Any], talker: Mapping[str, Any], predictor: Mapping[str, Any], where: str
-) -> Iterator[Problem]:
-    kinds = ("custom_voice", "voice_design", "base")
-    if config.get("tts_model_type") not in kinds and "tts_model_type" in config:
-        got = repr(config["tts_model_type"])
-        yield Problem(where=f"{where}: tts_model_type", got=got, expected=f"one of {', '.join(kinds)}")
-    tokenizer = config.get("tokenizer_type", "qwen3_tts_tokenizer_12hz")
-    if tokenizer != "qwen3_tts_tokenizer_12hz":
-        yield Problem(where=f"{where}: tokenizer_type", got=repr(tokenizer), expected="'qwen3_tts_tokenizer_12hz'")
-    groups = talker.get("num_code_groups")
-    if predictor.get("num_code_groups", groups) != groups:
-        place = f"{where}: talker_config.code_predictor_config.num_code_groups"
-        yield Problem(where=place, got=repr(predictor["num_code_groups"]), expected=f"the talker's {groups}")
-    for name, part in (("talker_config", talker), ("talker_config.code_predictor_config", predictor)):
-        rope = (part.get("rope_scaling") or {}).get("rope_type", "default")
-        only: Mapping[str, tuple[Any, Any]] = {
-            "hidden_act": (part.get("hidden_act", "silu"), "silu"),
-            "use_sliding_window": (part.get("use_sliding_window") or False, False),
-            "rope_scaling.rope_type": (rope, "default"),
-        }
-        for key, (value, expected) in only.items():
-            if value != expected:
-                yield Problem(where=f"{where}: {name}.{key}", got=repr(value), expected=repr(expected))
-
-
-def _decoder(config: Mapping[str, Any]) -> LLMConfig:
+def _decoder(keys: Keys) -> LLMConfig:
     """Layers as Qwen3 has them. The talker's rotary positions are three-dimensional in name only: all three are the
     position in time, for nothing in its input is a picture, which makes them one-dimensional."""
-    return LLMConfig(
-        vocab=config["vocab_size"],
-        hidden=config["hidden_size"],
-        intermediate=config["intermediate_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        kv_heads=config["num_key_value_heads"],
-        head_dim=config["head_dim"],
-        rms_eps=config["rms_norm_eps"],
-        rope={"rope_type": "default", "rope_theta": config["rope_theta"]},
+    keys.part("rope_scaling", default={}).only(rope_type="default")
+    return attrs.evolve(
+        LLMConfig.read(keys, "qwen3"),
+        # What other models may leave out.
+        kv_heads=keys.size("num_key_value_heads"),
+        head_dim=keys.size("head_dim"),
+        rope={"rope_type": "default", "rope_theta": keys.number("rope_theta")},
         tied=False,
-        attention_bias=bool(config.get("attention_bias", False)),
-        qk_norm=True,
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from framework.errors import ConfigError, Problem
+from framework.build.keys import Keys
+from framework.io.fields import LIST
 
 TIMESTAMPS = 1501  # 0.00 to 30.00 s in steps of 20 ms; the last entries of every official vocabulary
 
@@ -42,27 +43,28 @@ class Tokens:
         return self.no_timestamps + 1
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], vocab: int) -> Tokens:
-        """From config.json or generation_config.json, for a vocabulary of `vocab` entries.
+    def of(cls, generation: Mapping[str, Any], vocab: int, where: str = "generation_config.json") -> Tokens:
+        """From generation_config.json, for a vocabulary of `vocab` entries. Raises ConfigError."""
+        keys = Keys(generation, f"{where}:")
+        return keys.checked(cls.read(keys, vocab))
 
-        All vocabularies end alike: languages, translate, transcribe, startoflm, startofprev, nospeech, notimestamps,
-        timestamps.
-        """
-        last = config.get("no_timestamps_token_id")
-        last = vocab - TIMESTAMPS - 1 if last is None else last
-        start = config["decoder_start_token_id"]
+    @classmethod
+    def read(cls, keys: Keys, vocab: int) -> Tokens:
+        """All vocabularies end alike: languages, translate, transcribe, startoflm, startofprev, nospeech, notimestamps,
+        timestamps."""
+        start, last = keys.id("decoder_start_token_id"), keys.id("no_timestamps_token_id", vocab - TIMESTAMPS - 1)
         return cls(
             start=start,
-            end=config["eos_token_id"],
+            end=keys.id("eos_token_id"),
             no_speech=last - 1,
             no_timestamps=last,
             translate=last - 5,
             transcribe=last - 4,
             languages=(start + 1, last - 6),
             # English-only vocabularies have 51,864 entries, multilingual ones one more (v3: two).
-            multilingual=bool(config.get("is_multilingual", vocab >= 51865)),
-            suppressed=tuple(config.get("suppress_tokens") or ()),
-            at_begin=tuple(config.get("begin_suppress_tokens") or ()),
+            multilingual=keys.flag("is_multilingual", vocab >= 51865),
+            suppressed=tuple(keys.get("suppress_tokens", LIST, [], [])),
+            at_begin=tuple(keys.get("begin_suppress_tokens", LIST, [], [])),
         )
 
 
@@ -97,45 +99,23 @@ class WhisperConfig:
         Raises:
             ConfigError: every key missing or unsupported.
         """
-        problems = [
-            Problem(where=f"{where}: {key}", got="nothing", expected="a number")
-            for key in _REQUIRED
-            if not isinstance(config.get(key), int)
-        ]
-        if config.get("activation_function", "gelu") != "gelu":
-            got = repr(config["activation_function"])
-            problems.append(Problem(where=f"{where}: activation_function", got=got, expected="'gelu'"))
-        if config.get("scale_embedding"):
-            problems.append(Problem(where=f"{where}: scale_embedding", got="true", expected="false"))
-        if problems:
-            raise ConfigError(problems)
-        merged = {**config, **{key: value for key, value in (generation or {}).items() if value is not None}}
-        return cls(
-            vocab=config["vocab_size"],
-            mels=config["num_mel_bins"],
-            hidden=config["d_model"],
-            encoder_layers=config["encoder_layers"],
-            encoder_heads=config["encoder_attention_heads"],
-            encoder_intermediate=config["encoder_ffn_dim"],
-            decoder_layers=config["decoder_layers"],
-            decoder_heads=config["decoder_attention_heads"],
-            decoder_intermediate=config["decoder_ffn_dim"],
-            frames=config.get("max_source_positions", 1500),
-            context=config.get("max_target_positions", 448),
-            tokens=Tokens.of(merged, config["vocab_size"]),
+        named = {key: value for key, value in (generation or {}).items() if value is not None}
+        keys = Keys({**config, **named}, f"{where}:")
+        keys.only(activation_function="gelu", scale_embedding=False)
+        vocab = keys.size("vocab_size")
+        return keys.checked(
+            cls(
+                vocab=vocab,
+                mels=keys.size("num_mel_bins"),
+                hidden=keys.size("d_model"),
+                encoder_layers=keys.size("encoder_layers"),
+                encoder_heads=keys.size("encoder_attention_heads"),
+                encoder_intermediate=keys.size("encoder_ffn_dim"),
+                decoder_layers=keys.size("decoder_layers"),
+                decoder_heads=keys.size("decoder_attention_heads"),
+                decoder_intermediate=keys.size("decoder_ffn_dim"),
+                frames=keys.size("max_source_positions", 1500),
+                context=keys.size("max_target_positions", 448),
+                tokens=Tokens.read(keys, vocab),
+            )
         )
-
-
-_REQUIRED = (
-    "vocab_size",
-    "num_mel_bins",
-    "d_model",
-    "encoder_layers",
-    "encoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_layers",
-    "decoder_attention_heads",
-    "decoder_ffn_dim",
-    "decoder_start_token_id",
-    "eos_token_id",
-)

@@ -184,18 +184,18 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "keys missing": (
         edit_config(hidden_size=None, vocab_size="many"),
-        ["2 problems", "hidden_size: got nothing", "vocab_size: got 'many', expected a positive number"],
+        ["2 problems", "hidden_size: got nothing", 'vocab_size: got "many", expected a whole number of 1 or more'],
     ),
-    "unsupported activation": (edit_config(hidden_act="gelu"), ["hidden_act: got 'gelu', expected 'silu'"]),
-    "sliding window": (edit_config(use_sliding_window=True), ["use_sliding_window: got True, expected False"]),
+    "unsupported activation": (edit_config(hidden_act="gelu"), ['hidden_act: got "gelu", expected "silu"']),
+    "sliding window": (edit_config(use_sliding_window=True), ["use_sliding_window: got true, expected false"]),
     "partly rotary": (edit_config(partial_rotary_factor=0.5), ["partial_rotary_factor: got 0.5, expected 1.0"]),
     "unsupported rotary type": (
         edit_config(rope_scaling={"rope_type": "yarn", "factor": 4.0}),
-        ["rope_type: got 'yarn', expected one of default, linear, llama3"],
+        ["rope_scaling.rope_type: got \"yarn\", expected 'default' or 'linear' or 'llama3'"],
     ),
     "rotary numbers missing": (
         edit_config(rope_parameters=LLAMA3),
-        ["rope_parameters: low_freq_factor: got nothing", "high_freq_factor", "original_max_position_embeddings"],
+        ["rope_parameters.low_freq_factor: got nothing", "high_freq_factor", "original_max_position_embeddings"],
     ),
     "mixture without experts": (
         edit_config(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"]),

@@ -110,8 +110,7 @@ def test_what_the_network_cannot_be_is_told_at_once() -> None:
         vocoder_config(config, where="config.json")
     places = {problem.where for problem in raised.value.problems}
     place = "config.json: code2wav_config"
-    rates = f"{place}.upsample_rates, upsampling_ratios"
-    assert places == {f"{place}.num_quantizers", f"{place}.hidden_act", rates}
+    assert places == {f"{place}.num_quantizers", f"{place}.hidden_act", f"{place}.upsampling_ratios"}
 
 
 @pytest.mark.parametrize(("component", "precision"), [("code2wav", "fp16"), ("talker", "bf16")])

@@ -345,10 +345,10 @@ def test_every_fault_of_a_config_is_told() -> None:
     with pytest.raises(ConfigError) as raised:
         OmniSpeechConfig.from_checkpoint(config)
     assert {problem.where for problem in raised.value.problems} == {
-        "config.json.tts_pad_token_id",
+        "config.json: tts_pad_token_id",
         "config.json: talker_config.codec_bos_id",
         "config.json: talker_config.speaker_id",
-        "config.json: talker_config.text_config: num_experts",
+        "config.json: talker_config.text_config.num_experts",
         "config.json: thinker_config.image_token_id",
     }
 

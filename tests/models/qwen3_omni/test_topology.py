@@ -152,11 +152,10 @@ def test_every_fault_of_a_config_is_named() -> None:
     config["talker_config"]["accept_hidden_layer"] = None
     with pytest.raises(ConfigError) as caught:
         OmniConfig.from_checkpoint(config)
-    places = [problem.where for problem in caught.value.problems]
-    assert places == [
+    assert {problem.where for problem in caught.value.problems} == {
         "config.json: thinker_config.image_token_id",
         "config.json: talker_config.accept_hidden_layer",
-        "config.json: thinker_config.text_config: mrope_section",
-        "config.json: thinker_config.text_config: mrope_interleaved",
-        "config.json: thinker_config.text_config: hidden_size",
-    ]
+        "config.json: thinker_config.text_config.rope_parameters.mrope_section",
+        "config.json: thinker_config.text_config.rope_parameters.mrope_interleaved",
+        "config.json: thinker_config.text_config.hidden_size",
+    }

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from framework.build.checkpoint import open_checkpoint
 from framework.build.family import BuildOptions
 from framework.engines import manifest
-from framework.engines.backend import Backend, OnnxRuntimeCpu, TensorRT, compile_engine, open_engine
+from framework.engines.backend import Backend, TensorRT, compile_engine, open_engine
 from framework.engines.base import Engine
 from framework.errors import ConfigError, StageError
 from models.qwen3_tts.codec_config import FRAME, CodecConfig, SpeakerConfig
@@ -24,8 +24,8 @@ from models.qwen3_tts.codec_processing import VoiceEncoder, log_mel
 from models.qwen3_tts.codec_topology import codec_components
 from models.qwen3_tts.codec_weights import DECODER, codec_weights
 from tests.models.qwen3_tts import codec_tiny as tiny
+from tests.models.running import CPU
 
-CPU = OnnxRuntimeCpu(threads=1, spin="in_call")
 ADA = TensorRT(module="tensorrt_rtx", compute_capability="8.9")
 OPTIONS = BuildOptions(max_batch_size=4)
 COMPONENTS = ("code2wav", "speech_tokenizer_encoder", "speaker_encoder")
@@ -207,18 +207,13 @@ def test_every_fault_of_a_codec_config_is_found() -> None:
     del config["decoder_config"]["codebook_dim"]
     with pytest.raises(ConfigError) as error:
         CodecConfig.from_checkpoint(config, "config.json")
-    assert [problem.where for problem in error.value.problems] == [
-        "config.json.decoder_config.codebook_dim",
-        "config.json.encoder_config.num_filters",
-    ]
-    config["decoder_config"]["codebook_dim"], config["encoder_config"]["num_filters"] = 16, 4
-    with pytest.raises(ConfigError) as error:
-        CodecConfig.from_checkpoint(config, "config.json")
-    assert {problem.where.rpartition(".")[2] for problem in error.value.problems} == {
-        "upsample_rates, upsampling_ratios",
-        "num_quantizers",
-        "hidden_act",
-        "pad_mode",
+    assert {problem.where for problem in error.value.problems} == {
+        "config.json: decoder_config.codebook_dim",
+        "config.json: decoder_config.upsampling_ratios",
+        "config.json: decoder_config.num_quantizers",
+        "config.json: decoder_config.hidden_act",
+        "config.json: encoder_config.num_filters",
+        "config.json: encoder_config.pad_mode",
     }
 
 
