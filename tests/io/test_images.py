@@ -12,8 +12,13 @@ from framework.errors import ConfigError
 from framework.io.images import load_image, resize_image
 
 Image: Any = pytest.importorskip("PIL.Image")
-RNG = np.random.default_rng(0)
-NOISE = RNG.integers(0, 256, (6, 9, 3), dtype=np.uint8)
+
+
+def noise(*shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+NOISE = noise(6, 9, 3)
 
 
 def saved(path: Path, image: Any, **settings: Any) -> Path:
@@ -50,7 +55,7 @@ def test_every_mode_becomes_what_the_published_processor_makes_of_it(tmp_path: P
 
     image = Image.fromarray(NOISE).convert("L" if mode in ("LA", "1") else "RGB").convert(mode)
     if mode in ("RGBA", "LA"):
-        image.putalpha(Image.fromarray(RNG.integers(0, 256, (6, 9), dtype=np.uint8)))
+        image.putalpha(Image.fromarray(noise(6, 9)))
     path = saved(tmp_path / ("a.tif" if mode == "CMYK" else "a.png"), image)
     np.testing.assert_array_equal(load_image(path), convert_to_rgb(Image.open(path), return_numpy=True))
 
@@ -75,7 +80,7 @@ def test_resizing_is_bicubic() -> None:
 
 def broken(path: Path, kind: str) -> Path:
     whole = path.with_name("whole.png")
-    Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(whole)
+    Image.fromarray(noise(64, 64, 3)).save(whole)
     frames = [Image.new("RGB", (4, 4), color) for color in ("red", "green", "blue")]
     if kind == "empty":
         path.touch()

@@ -7,15 +7,13 @@ import pytest
 
 from framework.io.mel import RATE, log_mel
 
-RNG = np.random.default_rng(5)
-
 
 @pytest.mark.parametrize("mels", [80, 128])
 @pytest.mark.parametrize("samples", [201, 320, 1600, 15_999, 16_000, 16_001, 50_123])
 def test_it_is_that_of_transformers(samples: int, mels: int) -> None:
     from transformers import WhisperFeatureExtractor
 
-    sound = (0.2 * RNG.standard_normal(samples) * np.linspace(0, 1, samples)).astype(np.float32)
+    sound = (0.2 * np.random.default_rng(5).standard_normal(samples) * np.linspace(0, 1, samples)).astype(np.float32)
     extractor = WhisperFeatureExtractor(feature_size=mels)
     expected = extractor(
         sound, sampling_rate=RATE, padding=True, truncation=False, return_attention_mask=True, return_tensors="np"

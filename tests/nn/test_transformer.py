@@ -17,9 +17,15 @@ from framework.nn.transformer import MLP, Cache, CrossAttention, KeysValues, Lay
 from tests.nn.running import Array, Layer, Root, random_weights, softmax
 from tests.nn.test_layers import of_floats
 
-RNG = np.random.default_rng(11)
 HIDDEN, HEADS, CAPACITY = 12, 3, 6
-X = RNG.standard_normal((2, 4, HIDDEN)).astype(np.float32)
+
+
+def noise(*shape: int) -> Array:
+    """The same for a shape, whichever tests run."""
+    return np.random.default_rng(11).standard_normal(shape).astype(np.float32)
+
+
+X = noise(2, 4, HIDDEN)
 
 
 def linear(weights: dict[str, Array], name: str, x: Array) -> Array:
@@ -39,7 +45,7 @@ def attend(q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
 @pytest.mark.parametrize(("stride", "padding", "bias"), [(1, 1, True), (2, 1, True), (3, 0, False)])
 def test_conv1d_slides_along_time(stride: int, padding: int, bias: bool) -> None:
     layer = Conv1d(5, 4, 3, stride=stride, padding=padding, bias=bias)
-    w, x = random_weights(layer), RNG.standard_normal((2, 5, 9)).astype(np.float32)
+    w, x = random_weights(layer), noise(2, 5, 9)
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=2)[:, :, ::stride]  # [b, in, time, k]
     expected = np.einsum("bitk,oik->bot", windows, w["weight"]) + (w["bias"][None, :, None] if bias else 0)
@@ -98,7 +104,7 @@ def test_cached_self_attention_writes_its_keys_and_looks_back() -> None:
         outputs={"y": ("float32", 3), "new_keys": ("float32", 4), "new_values": ("float32", 4)},
         weights=w,
     )
-    keys, values = (RNG.standard_normal(shape).astype(np.float32) for _ in range(2))
+    keys, values = noise(2, *shape)
     past, x = np.array([2, 4]), X[:, :1]
     mask = (np.arange(CAPACITY) <= past[:, None])[:, None, None]
     y, new_keys, new_values = run(x=x, keys=keys, values=values, past=past, mask=mask)
@@ -111,7 +117,7 @@ def test_cached_self_attention_writes_its_keys_and_looks_back() -> None:
 
 
 def test_cross_attention_reads_what_keys_values_made() -> None:
-    sound = RNG.standard_normal((2, 7, HIDDEN)).astype(np.float32)
+    sound = noise(2, 7, HIDDEN)
     maker, reader = KeysValues(HIDDEN, HEADS), CrossAttention(HIDDEN, HEADS)
     made, read = random_weights(maker, 1), random_weights(reader, 2)
     make = Layer(
@@ -139,7 +145,7 @@ def test_integer_products_round_rows_and_channels_alone() -> None:
     layer = Linear(64, 32, bias=True)
     w = random_weights(layer)
     w["weight"][3] *= 1000
-    x = RNG.standard_normal((1, 5, 64)).astype(np.float32)
+    x = noise(1, 5, 64)
     x[0, 1] *= 1000
     x[0, 2] = 0
     root = Root(layer, lambda op, module, given: [module(op, given["x"])], ["y"])

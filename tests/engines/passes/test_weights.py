@@ -15,8 +15,7 @@ from framework.build.tensor import Blocks
 from framework.engines.passes.weights import BLOCK, Quantised, carry_over, pack, quantise, round_blocks, store_weights
 from tests.engines.passes.running import decoder, decoder_feeds, run, tiny_model
 
-RNG = np.random.default_rng(2)
-WEIGHT = RNG.standard_normal((6, 96)).astype(np.float32)
+WEIGHT = np.random.default_rng(2).standard_normal((6, 96)).astype(np.float32)
 Array = np.ndarray[Any, Any]
 
 
@@ -163,7 +162,7 @@ def effective_weight(model: ir.Model, name: str, k: int) -> Array:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("offset", [0.0, 5.0, -5.0], ids=["both signs", "positive", "negative"])
 def test_rounding_is_to_the_nearest_of_the_levels(bits: int, offset: float, block: int) -> None:
-    weight = RNG.standard_normal((6, 384)).astype(np.float32) + np.float32(offset)
+    weight = np.random.default_rng(3).standard_normal((6, 384)).astype(np.float32) + np.float32(offset)
     rounded = round_blocks(weight, bits, block)
     assert rounded.scales.shape == (6, 384 // block) and rounded.block == block
     error = np.abs(value_of(rounded, bits) - weight).reshape(6, -1, block)

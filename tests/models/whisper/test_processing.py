@@ -9,12 +9,11 @@ from models.whisper import processing
 from models.whisper.processing import Segment, audible, clock, compression, log_mel, quietest, resume, segments, speaks
 from tests.models.whisper.tiny import RATE, chirps
 
-RNG = np.random.default_rng(3)
 FIRST = 1000  # id of <|0.00|>
 
 
 def hiss(seconds: float, level: float) -> processing.Float32:
-    return (level * RNG.standard_normal(round(seconds * RATE))).astype(np.float32)
+    return (level * np.random.default_rng(3).standard_normal(round(seconds * RATE))).astype(np.float32)
 
 
 SOUNDS = {
