@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,10 +19,10 @@ from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe
 from framework.cli.requested import (
     check_outputs,
     check_overwriting,
+    checked,
     defaults_of,
     file_of,
     in_folder,
-    read_by_graph,
     single_request,
 )
 from framework.errors import ConfigError, Problem, StageError
@@ -74,7 +74,7 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     system = deployed(config, prefixes)
     _check(config, system, run)
     check_outputs(system.graph, config)
-    file = read_by_graph(system.graph, system.decls, file)
+    file = checked(file, _faults(system))
     run.notes["stages"] = _speakers(system.graph)
     if run.folder is not None:
         describe(run.folder, system.graph, run.command)
@@ -120,6 +120,24 @@ def _check(config: InferenceConfig, system: Deployed, run: app.Run) -> None:
     backend = safe_instantiate(config.backend, "backend", system.prefixes)
     rebuild = building.command(config, run.choices, system.folder)
     checks.check_deployment(system.graph, system.folder, backend, rebuild)
+
+
+def _faults(system: Deployed) -> Callable[[Request], list[Problem]]:
+    """What is wrong with a request for this graph, also for the stages it leaves out: known before one is opened."""
+    runners = [(stage, _runner(system, stage)) for stage in system.graph.stages]
+
+    def faults(request: Request) -> list[Problem]:
+        found = checks.request_problems(system.graph, system.decls, request)
+        for stage, runner in runners:
+            sources = {item.name: item.source for item in stage.inputs if item.source.from_request}
+            given = {name: request.fields[it.name] for name, it in sources.items() if it.name in request.fields}
+            try:
+                runner.check_choices(system.folder / stage.artifact, given)
+            except StageError as error:
+                found += error.problems
+        return found
+
+    return faults
 
 
 def deployed(config: InferenceConfig, prefixes: tuple[str, ...] = PREFIXES) -> Deployed:

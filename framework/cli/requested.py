@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from framework.cli.checks import request_problems
 from framework.cli.config import FILE, InferenceConfig
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.request import Request
-from framework.graph.model import Graph, RunnerDecl
+from framework.graph.model import Graph
 from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
 from framework.io.sampling import by_role, require
 from framework.parsing import no_utf8
@@ -139,17 +138,17 @@ def check_outputs(graph: Graph, config: InferenceConfig) -> None:
         raise ConfigError(problems)
 
 
-def read_by_graph(graph: Graph, runners: Mapping[str, RunnerDecl], file: RequestFile) -> RequestFile:
-    """The file with those requests rejected that bring something no stage reads (`checks.request_problems`)."""
-    return file.mapped(lambda entry: _read_by_graph(graph, runners, entry))
+def checked(file: RequestFile, faults: Callable[[Request], list[Problem]]) -> RequestFile:
+    """The file with those requests rejected that have faults."""
 
+    def read(entry: Request | Rejected) -> Request | Rejected:
+        problems = [] if isinstance(entry, Rejected) else faults(entry)
+        if not problems or isinstance(entry, Rejected):
+            return entry
+        raw: Mapping[str, Any] = {"messages": entry.fields["messages"]}
+        return Rejected(index=entry.index, error=StageError(problems), raw=raw)
 
-def _read_by_graph(graph: Graph, runners: Mapping[str, RunnerDecl], entry: Request | Rejected) -> Request | Rejected:
-    problems = [] if isinstance(entry, Rejected) else request_problems(graph, runners, entry)
-    if not problems or isinstance(entry, Rejected):
-        return entry
-    raw: Mapping[str, Any] = {"messages": entry.fields["messages"]}
-    return Rejected(index=entry.index, error=StageError(problems), raw=raw)
+    return file.mapped(read)
 
 
 def _read_prompt(name: str) -> str:

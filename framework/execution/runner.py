@@ -90,6 +90,10 @@ class Runner(abc.ABC):
         """Names that a request may give, by field (voice, language); read from the artifact without an engine."""
         return {}
 
+    def check_choices(self, artifact: Path, given: Mapping[str, Any]) -> None:  # noqa: B027
+        """Raise `StageError` for a name that is none of `choices`, also where the stage will not run; no engine is
+        needed. `given` is what a request has, by input."""
+
     def open(self, context: OpenContext) -> None:  # noqa: B027 - a host stage has nothing to open
         """Load engines and claim all memory the stage will need."""
 

@@ -94,16 +94,19 @@ class AnswerPrompter:
     def choices(settings: TalkerConfig, artifact: Path) -> Mapping[str, Sequence[str]]:
         return {"voice": tuple(_read(artifact / settings.tokenizer_dir).speakers)}
 
+    @staticmethod
+    def check_choices(settings: TalkerConfig, artifact: Path, given: Mapping[str, Any]) -> None:
+        _voice(settings, _read(artifact / settings.tokenizer_dir), given.get("voice", ""))
+
     def script(self, row: Row) -> Any:
         """What the row says, as far as it is known: nothing. Raises StageError for a voice that is not there."""
         from models.qwen3_omni.talker_processing import Answer
-        from models.qwen3_tts.processing import speaker_id
 
         given = row.inputs["voice"].value if "voice" in row.inputs else ""
-        voice = given or self._settings.speaker or self.config.default_speaker
+        voice, speaker = _voice(self._settings, self.config, given)
         answer = Answer(
             self.config,
-            speaker_id(voice, self.config.speakers),
+            speaker,
             ends=self._ends,
             stops=bool(row.request.sampling_for("default").stop),
             where=f"request {row.request.index}: prompt",
@@ -138,6 +141,14 @@ class AnswerPrompter:
         most = self._projection.spec.caps["rows"]
         parts = [hidden[start : start + most] for start in range(0, len(hidden), most)]
         return np.concatenate([self._projection.run({"hidden": part})["features"] for part in parts])
+
+
+def _voice(settings: TalkerConfig, config: Any, given: str) -> tuple[str, int]:
+    """Name and id of the voice to speak with. Raises StageError for one that is not there."""
+    from models.qwen3_tts.processing import speaker_id
+
+    voice = given or settings.speaker or config.default_speaker
+    return voice, speaker_id(voice, config.speakers)
 
 
 def _read(folder: Path) -> Any:

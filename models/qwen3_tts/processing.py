@@ -6,7 +6,7 @@ Qwen3TTSForConditionalGeneration, which adds up embeddings where this counts ids
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class TTSProcessor:
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = Tokenizer.load(folder)
-        self.config = TTSConfig.from_checkpoint(read_object(folder / "config.json"), where=str(folder / "config.json"))
+        self.config = read_config(folder)
 
     def prompt(
         self,
@@ -146,10 +146,7 @@ class TTSProcessor:
     def _language(self, language: str, voice: str) -> list[int]:
         """The marks that say the language; a voice with a dialect speaks it where others speak Chinese."""
         codec, languages, name = self.config.codec, self.config.languages, language.lower()
-        if name != AUTO and name not in languages:
-            expected = f"one of {', '.join([AUTO, *languages])}"
-            hint = _meant(name, [AUTO, *languages])
-            raise StageError(Problem(where="language", got=repr(language), expected=expected, hint=hint))
+        check_language(language, languages)
         dialect = self.config.dialects.get(voice.lower())
         if dialect is not None and name in (AUTO, CHINESE):
             name = dialect
@@ -172,6 +169,19 @@ class TTSProcessor:
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
+
+
+def read_config(folder: Path) -> TTSConfig:
+    """What an engine folder says of its checkpoint."""
+    return TTSConfig.from_checkpoint(read_object(folder / "config.json"), where=str(folder / "config.json"))
+
+
+def check_language(language: str, languages: Collection[str]) -> None:
+    """Raise StageError, listing the languages, for one that is none of them, in any case."""
+    known = [AUTO, *languages]
+    if language.lower() not in known:
+        expected, hint = f"one of {', '.join(known)}", _meant(language.lower(), known)
+        raise StageError(Problem(where="language", got=repr(language), expected=expected, hint=hint))
 
 
 def speaker_id(voice: str, speakers: Mapping[str, int]) -> int:

@@ -9,7 +9,16 @@ from typing import Any
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.runner import OpenContext, Row
 from models.qwen3_tts.config import SpeechConfig
-from models.qwen3_tts.processing import AUTO, Reference, Script, TTSProcessor, text_of
+from models.qwen3_tts.processing import (
+    AUTO,
+    Reference,
+    Script,
+    TTSProcessor,
+    check_language,
+    read_config,
+    speaker_id,
+    text_of,
+)
 
 RATE = 24000  # of a recording to clone
 SHORTEST = 0.5  # seconds of it; in less there is no voice to hear
@@ -34,8 +43,15 @@ class TextPrompter:
 
     @staticmethod
     def choices(settings: Any, artifact: Path) -> Mapping[str, Sequence[str]]:
-        config = TTSProcessor(artifact / settings.tokenizer_dir).config
+        config = read_config(artifact / settings.tokenizer_dir)
         return {"voice": tuple(config.speakers), "language": (AUTO, *config.languages)}
+
+    @staticmethod
+    def check_choices(settings: Any, artifact: Path, given: Mapping[str, Any]) -> None:
+        config = read_config(artifact / settings.tokenizer_dir)
+        if voice := given.get("voice", settings.speaker):
+            speaker_id(voice, config.speakers)
+        check_language(given.get("language", settings.language), config.languages)
 
     def script(self, row: Row) -> Script:
         """What the row says. Raises StageError where that cannot be."""

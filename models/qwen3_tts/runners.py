@@ -148,6 +148,9 @@ class Talker(Runner):
         found: Mapping[str, Sequence[str]] = self._prompters().choices(self.config, artifact)
         return found
 
+    def check_choices(self, artifact: Path, given: Mapping[str, Any]) -> None:
+        self._prompters().check_choices(self.config, artifact, given)
+
     def _prompters(self) -> Any:
         """The class of what makes scripts."""
         from models.qwen3_tts.prompter import TextPrompter

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -95,13 +95,17 @@ class Echo(Runner):
 
 
 class Beep(Runner):
-    """A hundred samples for each chunk of text; nothing for the word `mute`."""
+    """A hundred samples for each chunk of text; nothing for the word `mute`. It has one voice, ann."""
 
     decl: ClassVar[RunnerDecl] = RunnerDecl(
         kind="iterative",
         inputs={"text": InputDecl(kinds=frozenset({"text"}), streaming=True), "voice": InputDecl(from_request=True)},
         ports={"audio": "audio"},
     )
+
+    def check_choices(self, artifact: Path, given: Mapping[str, Any]) -> None:
+        if (voice := given.get("voice", "ann")) != "ann":
+            raise StageError(Problem(where="voice", got=repr(voice), expected="ann"))
 
     def admit(self, row: Row) -> None: ...
 

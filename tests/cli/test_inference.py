@@ -97,6 +97,18 @@ def test_a_reply_without_a_sound_is_a_request_that_failed(speech: str, capsys: p
     assert not Path("it.wav").exists()
 
 
+@pytest.mark.parametrize("spoken", [[], ["out_audio=it.wav"]], ids=["text alone", "spoken"])
+def test_a_voice_that_is_not_there_is_told_also_where_nothing_is_spoken(
+    spoken: list[str], speech: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(speech, "prompt=one", "voice=anne", *spoken) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "error: voice: got 'anne', expected ann\n")
+    file = write_requests({"prompt": "one", "voice": "bob"}, {"prompt": "two", "voice": "ann"})
+    assert infer(speech, file, "output_file=p.json") == 1
+    assert [entry["error"] for entry in responses("p.json")] == ["voice: got 'bob', expected ann", None]
+
+
 def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(echo, "prompt=hi", "stages.echo.config.shout=true") == 0
     assert capsys.readouterr().out == "HI\n"

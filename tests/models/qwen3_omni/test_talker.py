@@ -269,6 +269,15 @@ def test_a_voice_that_is_not_there(talks: Any, executor: Any) -> None:
     assert good.ok
 
 
+def test_a_voice_that_is_not_there_is_told_without_an_engine(workshop: Any) -> None:
+    with opened(workshop.engines) as executor:
+        talker = executor.runners["talker"]
+    talker.check_choices(workshop.engines / "talker", {})
+    talker.check_choices(workshop.engines / "talker", {"voice": "2302"})
+    with pytest.raises(StageError, match="voice: got 'etan', expected one of chelsie, ethan, aiden"):
+        talker.check_choices(workshop.engines / "talker", {"voice": "etan"})
+
+
 def test_a_conversation_that_the_talker_cannot_read(workshop: Any, executor: Any) -> None:
     long = workshop.speaker.talk(workshop.engines, [user("x" * 330)], WORDS)
     (result,) = answers(executor, [request(0, long)])

@@ -199,6 +199,18 @@ def test_a_bad_request_is_refused_and_leaves_its_neighbours_alone(
     assert answered.ok
 
 
+@pytest.mark.parametrize("given", [{"voice": "rian"}, {"voice": "17"}, {"language": "klingon"}], ids=str)
+def test_a_name_that_is_not_there_is_told_without_an_engine_as_it_is_when_spoken(
+    executor: Any, workshop: Any, given: dict[str, str]
+) -> None:
+    (stage, *_), folder = executor.graph.stages, workshop.engines("custom-0b6")
+    closed = type(executor.runners[stage.id])(stage=stage, config=executor.runners[stage.id].config)
+    closed.check_choices(folder / stage.artifact, {"voice": "Ryan", "language": "english"})
+    with pytest.raises(StageError) as told:
+        closed.check_choices(folder / stage.artifact, given)
+    assert str(told.value) == str(one(executor, **given).error)
+
+
 @pytest.mark.parametrize("voice", ["RYAN", "Ryan", "3061"])
 def test_a_voice_is_known_by_its_name_in_any_case_and_by_its_id(executor: Any, voice: str) -> None:
     np.testing.assert_array_equal(codes_said(one(executor, voice=voice)), codes_said(one(executor, voice="ryan")))
