@@ -1,6 +1,7 @@
 """What every command shares: Hydra's own flags, runs and sweeps, and how errors are told.
 
-Exit status: 0 done · 1 a request failed · 2 what was asked for is wrong · 130 interrupted.
+Exit status: 0 done · 1 a request failed: a stage refused it, or broke · 2 what was asked for is wrong, which is told
+before a request runs · 130 interrupted.
 """
 
 from __future__ import annotations

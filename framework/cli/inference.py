@@ -88,7 +88,7 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
             results = _run_one(config, run, executor, file)
             for result in results:
                 profile.add(result, speech=True)
-            status = _status(file, results)
+            status = 2 if any(file.rejected) else 0 if all(result.ok for result in results) else 1
         load_s = executor.opening_s - opened
         run_s = time.perf_counter() - started - load_s
         # A run that was resumed did not answer all of its requests in this time.
@@ -104,14 +104,6 @@ def settled(values: dict[str, Any]) -> InferenceConfig:
     check_combination(config)
     defaults_of(config)
     return config
-
-
-def _status(file: RequestFile, results: list[Result]) -> int:
-    """Exit status of one request: 2 when it was refused as it is, before any stage did some work for it."""
-    tried = [result for result in results if result.cancelled or any(s.steps for s in result.stages.values())]
-    if any(file.rejected) or not (tried or all(result.ok for result in results)):
-        return 2
-    return 0 if all(result.ok for result in results) else 1
 
 
 def _check(config: InferenceConfig, system: Deployed, run: app.Run) -> None:

@@ -25,7 +25,7 @@ class Record:
     """What a job says of itself.
 
     Attributes:
-        exit_status: 0 done, 1 a request failed, 2 what was asked for is wrong, 130 interrupted.
+        exit_status: see `framework.cli.app`.
         notes: what the command adds: `predictions` (a path), `stages` (which of them gives text, which audio),
             `timings` in seconds.
     """

@@ -95,7 +95,7 @@ class Echo(Runner):
 
 
 class Beep(Runner):
-    """A hundred samples for each chunk of text; nothing for the word `mute`. It has one voice, ann."""
+    """A hundred samples for each chunk of text; nothing for `mute`, `hoarse` is not admitted. Its voice is ann."""
 
     decl: ClassVar[RunnerDecl] = RunnerDecl(
         kind="iterative",
@@ -107,7 +107,9 @@ class Beep(Runner):
         if (voice := given.get("voice", "ann")) != "ann":
             raise StageError(Problem(where="voice", got=repr(voice), expected="ann"))
 
-    def admit(self, row: Row) -> None: ...
+    def admit(self, row: Row) -> None:
+        if "hoarse" in words_of(row.request):
+            raise StageError(Problem(where="text", got="'hoarse'", expected="another word"))
 
     def ready(self, row: Row) -> bool:
         return bool(row.inputs["text"].available) or row.inputs["text"].ended

@@ -109,6 +109,15 @@ def test_a_voice_that_is_not_there_is_told_also_where_nothing_is_spoken(
     assert [entry["error"] for entry in responses("p.json")] == ["voice: got 'bob', expected ann", None]
 
 
+def test_a_refused_request_has_failed_whatever_other_stages_did_before(
+    speech: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(speech, "prompt=refuse", "out_audio=it.wav") == 1, "no stage had worked"
+    assert infer(speech, "prompt=hoarse", "out_audio=it.wav") == 1, "one had"
+    assert infer(speech, write_requests({"prompt": "refuse"}), "output_file=p.json") == 1
+    assert "error: text: got 'hoarse', expected another word" in capsys.readouterr().err
+
+
 def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(echo, "prompt=hi", "stages.echo.config.shout=true") == 0
     assert capsys.readouterr().out == "HI\n"
@@ -120,7 +129,7 @@ def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[s
         (["prompt="], 2, "request: got an empty prompt, expected text"),
         ([], 2, "prompt: got nothing, expected a request"),
         (["prompt=x fail"], 1, "prompt: got 'fail', expected a word that works"),
-        (["prompt=x refuse"], 2, "prompt: got 'refuse', expected another word"),
+        (["prompt=x refuse"], 1, "prompt: got 'refuse', expected another word"),
         (["prompt=x", "image=requests.json"], 2, "request.image: got 'requests.json', expected a file that exists"),
         (
             ["prompt=x", "image=engines/echo/multistage_config.json"],
