@@ -61,12 +61,18 @@ class Checkpoint:
     @cached_property
     def fingerprint(self) -> str:
         """Sha-256 of the config and, of every weight, name, dtype, shape and the 4 KiB in its middle: two trainings
-        differ in it and it is quick for any size, but it is no checksum of the whole."""
+        differ in it and it is quick for any size, but it is no checksum of the whole.
+
+        Sub-folders that are checkpoints too, such as a speech tokenizer, are part of it. An engine recorded when they
+        were not is taken for one of other weights."""
         digest = hashlib.sha256(json.dumps([self.config, self.generation_config], sort_keys=True).encode())
         for name, tensor in sorted(self.tensors.items()):
             digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
             middle = max(0, (tensor.nbytes - _SAMPLE) // 2)
             digest.update(tensor.raw()[middle : middle + _SAMPLE].tobytes())
+        for config in sorted(self.path.glob("*/config.json")):
+            with contextlib.suppress(ConfigError):  # told where somebody builds of it
+                digest.update(f"{config.parent.name} {open_checkpoint(config.parent).fingerprint}".encode())
         return digest.hexdigest()
 
 

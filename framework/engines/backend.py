@@ -117,7 +117,7 @@ def compile_engine(
         states: state input -> state output.
         caps: largest value of each symbolic dimension.
         opt: value of each dimension to tune for, where the backend asks; default the cap.
-        checkpoint: fingerprint of the weights (`folder.fingerprint`), to be recorded.
+        checkpoint: fingerprint of the weights, to be recorded.
         options: what the build was asked for, to be recorded.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Engine folders appear whole or not at all, and a checkpoint has a name made of its content."""
+"""Engine folders appear whole or not at all, and a file has a name made of its content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -105,22 +105,6 @@ def digest(path: Path) -> str:
             for sample in range(_SAMPLES):
                 file.seek((size - _BLOCK) * sample // (_SAMPLES - 1))
                 state.update(file.read(_BLOCK))
-    return state.hexdigest()[:32]
-
-
-def fingerprint(paths: Iterable[Path]) -> str:
-    """One name for a checkpoint: file names, sizes and sampled contents (`digest`), in order of name.
-
-    The header of a safetensors or GGUF file (names, dtypes, shapes, offsets) lies in the first block, and is read whole
-    where it is longer.
-    """
-    state = hashlib.sha256()
-    for path in sorted(paths, key=lambda path: path.name):
-        state.update(f"{path.name}\0{digest(path)}\0".encode())
-        if path.suffix == ".safetensors":
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                state.update(file.read(min(length, path.stat().st_size)))
     return state.hexdigest()[:32]
 
 

@@ -168,6 +168,18 @@ def test_fingerprint_changes_with_what_is_built(tmp_path: Path, change: str) -> 
     assert open_checkpoint(tmp_path).fingerprint != before
 
 
+def test_fingerprint_changes_with_a_checkpoint_inside(tmp_path: Path) -> None:
+    alone = open_checkpoint(write_folder(tmp_path)).fingerprint
+    (tmp_path / "notes").mkdir()
+    write_json(tmp_path / "notes" / "config.json", {})
+    assert open_checkpoint(tmp_path).fingerprint == alone, "no weights"
+    inner = write_folder(tmp_path / "speech_tokenizer")
+    both = open_checkpoint(tmp_path).fingerprint
+    assert both != alone
+    save_file({**WEIGHTS, "model.layers.1.weight": np.ones((2, 4), np.float32) * 9}, inner / "model.safetensors")
+    assert open_checkpoint(tmp_path).fingerprint not in (alone, both)
+
+
 # check_weights
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.engines.folder import building, claimed, digest, fingerprint
+from framework.engines.folder import building, claimed, digest
 from framework.errors import ConfigError
 
 
@@ -142,22 +142,15 @@ def test_an_old_build_comes_back_when_a_builder_died_while_replacing_it(tmp_path
     assert (tmp_path / "engine" / "engine.json").read_text() == "old"
 
 
-def test_a_fingerprint_names_the_content(tmp_path: Path) -> None:
-    paths = [tmp_path / "b.safetensors", tmp_path / "a.json"]
-    header = b'{"w":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}}'
-    content = len(header).to_bytes(8, "little") + header + bytes(4_000_000)
-    paths[0].write_bytes(content)
-    paths[1].write_text("{}")
-    first = fingerprint(paths)
-    assert first == fingerprint(reversed(paths))
-    os.utime(paths[0], (0, 0))
-    assert first == fingerprint(paths)
-    for changed in (content[:-1], content.replace(b"F32", b"F16"), content[:-1] + b"\1", content + b"\0"):
-        paths[0].write_bytes(changed)
-        assert fingerprint(paths) != first
-    paths[0].write_bytes(content)
-    paths[1].write_text("[]")
-    assert fingerprint(paths) != first
+def test_a_digest_names_the_content(tmp_path: Path) -> None:
+    path, content = tmp_path / "weights", bytes(4_000_000)
+    path.write_bytes(content)
+    first = digest(path)
+    os.utime(path, (0, 0))
+    assert digest(path) == first
+    for changed in (content[:-1], b"\1" + content[1:], content[:-1] + b"\1", content + b"\0"):
+        path.write_bytes(changed)
+        assert digest(path) != first
 
 
 def test_the_digest_of_a_large_file_reads_a_sample_of_it(tmp_path: Path) -> None:
