@@ -3,14 +3,16 @@
 from framework.nn.attention import (
     Attention,
     Positions,
+    decoder_states,
     mixed_axes,
     mixed_rotary,
     positions,
     rotary_frequencies,
     rotary_tables,
+    updated,
 )
-from framework.nn.export import export, shape_of
-from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm
+from framework.nn.export import export, shape_of, weight_shapes
+from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm, constant
 from framework.nn.moe import Experts, MoE, SharedMoE
 from framework.nn.sampler import Sampler, sampler_inputs, sampler_outputs
 
@@ -25,6 +27,8 @@ __all__ = [
     "RMSNorm",
     "Sampler",
     "SharedMoE",
+    "constant",
+    "decoder_states",
     "export",
     "mixed_axes",
     "mixed_rotary",
@@ -34,4 +38,6 @@ __all__ = [
     "sampler_inputs",
     "sampler_outputs",
     "shape_of",
+    "updated",
+    "weight_shapes",
 ]

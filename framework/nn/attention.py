@@ -8,7 +8,7 @@ prefill in chunks and decode are one network.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
+from framework.engines.base import TensorSpec
 from framework.nn.layers import Linear, RMSNorm
 
 Float32 = np.ndarray[Any, np.dtype[np.float32]]
@@ -174,3 +175,16 @@ class Attention(nn.Module):
             x = norm(op, x)
         ids = () if at.own else (at.ids,)
         return op.RotaryEmbedding(op.Transpose(x, perm=[0, 2, 1, 3]), at.cos, at.sin, *ids)  # [batch, heads, tokens, d]
+
+
+def decoder_states(layers: int, *, kv_heads: int, head_dim: int, capacity: int, dtype: str) -> tuple[TensorSpec, ...]:
+    """`history`, the token ids of every row so far, and the caches of every layer."""
+    cache = ("batch", kv_heads, capacity, head_dim)
+    names = [f"{kind}_cache.{layer}" for layer in range(layers) for kind in ("key", "value")]
+    history = TensorSpec(name="history", dtype="int64", shape=("batch", capacity))
+    return (history, *(TensorSpec(name=name, dtype=dtype, shape=cache) for name in names))
+
+
+def updated(states: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The states as outputs."""
+    return tuple(attrs.evolve(state, name=f"{state.name}.next") for state in states)

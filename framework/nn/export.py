@@ -50,12 +50,10 @@ def export(
         ConfigError: every weight missing, left over or of another shape.
     """
     parameters = dict(module.named_parameters())
-    constants = {key for key, parameter in parameters.items() if parameter.const_value is not None}
-    tied = _aliases(parameters)
-    _check(parameters, weights, constants | set(tied))
-    for key, parameter in parameters.items():
-        if key in constants or key in tied:
-            continue
+    wanted = weight_shapes(module)
+    _check(wanted, weights)
+    for key in wanted:
+        parameter = parameters[key]
         if dtype_of(parameter) == ir.DataType.FLOAT:
             parameter.type = ir.TensorType(DTYPES[dtype])
         parameter.const_value = _as_dtype(weights[key], dtype_of(parameter), key)
@@ -68,12 +66,23 @@ def export(
         value = results[spec.name]
         value.shape, value.type = ir.Shape(spec.shape), ir.TensorType(DTYPES[spec.dtype])
         builder.add_output(value, spec.name)
-    unused = sorted(key for key, p in parameters.items() if key not in tied and p.name not in graph.initializers)
+    unused = sorted(key for key, p in parameters.items() if p.name not in graph.initializers)
     if unused:  # a child called by another method than __call__ leaves its parameters out
         raise AssertionError(f"parameters never realised: {unused}")
     model = ir.Model(graph, ir_version=11, producer_name="multistage")
     CheckerPass(full_check=False)(model)
     return model
+
+
+def weight_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter that `export` wants a weight for, by name: those without data, and of tied ones the
+    first."""
+    first: dict[int, str] = {}
+    return {
+        key: shape_of(p)
+        for key, p in module.named_parameters()
+        if first.setdefault(id(p), key) == key and p.const_value is None
+    }
 
 
 def shape_of(parameter: nn.Parameter) -> tuple[int, ...]:
@@ -87,25 +96,16 @@ def dtype_of(parameter: nn.Parameter) -> ir.DataType:
     return parameter.dtype
 
 
-def _aliases(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
-    """Keys whose parameter is the same object as an earlier key's (tied weights), with that earlier key."""
-    first: dict[int, str] = {}
-    return {key: first[id(p)] for key, p in parameters.items() if first.setdefault(id(p), key) != key}
-
-
-def _check(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Any], exempt: set[str]) -> None:
+def _check(wanted: Mapping[str, tuple[int, ...]], weights: Mapping[str, Any]) -> None:
     problems = []
-    for key, parameter in parameters.items():
-        expected = shape_of(parameter)
-        if key in exempt:
-            continue
+    for key, expected in wanted.items():
         if key not in weights:
             problems.append(Problem(where=f"weight {key}", got="nothing", expected=f"a tensor of shape {expected}"))
         elif tuple(weights[key].shape) != expected:
             problems.append(
                 Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected=f"{expected}")
             )
-    for key in sorted(weights.keys() - (parameters.keys() - exempt)):
+    for key in sorted(weights.keys() - wanted.keys()):
         problems.append(
             Problem(where=f"weight {key}", got=f"shape {tuple(weights[key].shape)}", expected="no such weight")
         )

@@ -1,9 +1,12 @@
-"""Linear, Embedding, RMSNorm and the gated feed-forward block."""
+"""Linear, Embedding, RMSNorm, the gated feed-forward block, and constants."""
 
 from __future__ import annotations
 
+import ml_dtypes
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
+
+from framework.engines.base import Array
 
 
 class Linear(nn.Module):
@@ -54,3 +57,10 @@ class GatedMLP(nn.Module):
     def forward(self, op: OpBuilder, x: ir.Value) -> ir.Value:
         gate = self.gate_proj(op, x)  # [..., intermediate]
         return self.down_proj(op, op.Mul(op.Mul(gate, op.Sigmoid(gate)), self.up_proj(op, x)))
+
+
+def constant(values: Array, dtype: str | None = None) -> nn.Parameter:
+    """A parameter that needs no weight: `values`, as `dtype` where one is given."""
+    if dtype is not None:
+        values = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    return nn.Parameter(values.shape, dtype=ir.DataType.from_numpy(values.dtype), data=ir.tensor(values))

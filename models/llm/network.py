@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-import ml_dtypes
-import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
@@ -36,6 +34,8 @@ from framework.nn import (
     RMSNorm,
     Sampler,
     SharedMoE,
+    constant,
+    decoder_states,
     mixed_axes,
     mixed_rotary,
     positions,
@@ -43,6 +43,7 @@ from framework.nn import (
     rotary_tables,
     sampler_inputs,
     sampler_outputs,
+    updated,
 )
 from framework.nn.export import DTYPES
 from models.llm.config import LLMConfig
@@ -152,11 +153,11 @@ class CausalLM(nn.Module):
         self.config, self.dtype, self.hidden_layers = config, dtype, tuple(hidden_layers)
         if config.mrope is None:
             cos, sin = rotary_tables(config.head_dim, capacity, config.rope)
-            self.rotary_cos = _constant(cos, dtype)
-            self.rotary_sin = _constant(sin, dtype)
+            self.rotary_cos = constant(cos, dtype)
+            self.rotary_sin = constant(sin, dtype)
         else:
-            self.rotary_frequency = _constant(rotary_frequencies(config.head_dim, config.rope), "float32")
-            self.rotary_axes = _constant(mixed_axes(config.mrope), "int64")
+            self.rotary_frequency = constant(rotary_frequencies(config.head_dim, config.rope), "float32")
+            self.rotary_axes = constant(mixed_axes(config.mrope), "int64")
         self.model = Decoder(config)
         self.lm_head = Linear(config.hidden, config.vocab)
         if config.tied:
@@ -180,7 +181,7 @@ class CausalLM(nn.Module):
         return (
             *sampler_outputs(candidates=self.candidates),
             *(TensorSpec(name=f"hidden.{layer}", dtype=self.dtype, shape=hidden) for layer in self.hidden_layers),
-            *(attrs.evolve(state, name=f"{state.name}.next") for state in self._states()),
+            *updated(self._states()),
         )
 
     def _media(self) -> tuple[TensorSpec, ...]:
@@ -197,14 +198,8 @@ class CausalLM(nn.Module):
 
     def _states(self) -> tuple[TensorSpec, ...]:
         config = self.config
-        cache = ("batch", config.kv_heads, self.capacity, config.head_dim)
-        return (
-            TensorSpec(name="history", dtype="int64", shape=("batch", self.capacity)),
-            *(
-                TensorSpec(name=f"{kind}_cache.{layer}", dtype=self.dtype, shape=cache)
-                for layer in range(config.layers)
-                for kind in ("key", "value")
-            ),
+        return decoder_states(
+            config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, capacity=self.capacity, dtype=self.dtype
         )
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
@@ -241,8 +236,3 @@ def _features(op: OpBuilder, given: Mapping[str, ir.Value]) -> Features | None:
         return None
     mask = op.Unsqueeze(given["is_feature"], [2])
     return Features(values=given["features"], mask=mask, deepstack=given.get("deepstack"))
-
-
-def _constant(values: np.ndarray, dtype: str) -> nn.Parameter:
-    data = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    return nn.Parameter(data.shape, data=ir.tensor(data))

@@ -14,6 +14,14 @@ from models.llm.config import LLMConfig
 
 NAME = "llm"
 TOKENIZER = "tokenizer.json"
+# Settings of a stage that samples, and what generation_config.json calls them.
+SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_generate_length": "max_new_tokens",
+}
 ENCODED = (("audio", "audio"), ("visual", "image"))  # encoders in front of a backbone, and the field each reads
 
 
@@ -52,21 +60,14 @@ def backbone_component(
         files: to lie beside it, with those of the tokenizer.
     """
     _check_layers(config, options)
-    tokenizer = checkpoint.tokenizer_files()
-    if TOKENIZER not in tokenizer:
-        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
+    tokenizer = tokenizer_files(checkpoint)
     # The last call of a row may write up to a whole chunk behind its last token.
     capacity = options.max_kv_cache_capacity + options.prefill_chunk
-    states = {"history": "history.next"} | {
-        f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
-        for layer in range(config.layers)
-        for kind in ("key", "value")
-    }
     return Component(
         name=NAME,
         artifact=".",
         model=lambda dtype: _model(config, checkpoint, options, capacity, dtype, prefix, unused),
-        states=states,
+        states=state_names(config.layers),
         caps={
             "batch": options.max_batch_size,
             "tokens": options.prefill_chunk,
@@ -115,6 +116,26 @@ def backbone_stage(
     )
 
 
+def tokenizer_files(checkpoint: Checkpoint) -> dict[str, bytes | Path]:
+    """Those of a checkpoint that has to have a tokenizer. Raises ConfigError for one without."""
+    files = checkpoint.tokenizer_files()
+    if TOKENIZER not in files:
+        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
+    return files
+
+
+def state_names(layers: int) -> dict[str, str]:
+    """Names of a decoder's states before and after a call: its tokens so far, and the caches of every layer."""
+    names = ["history", *(f"{kind}_cache.{layer}" for layer in range(layers) for kind in ("key", "value"))]
+    return {name: f"{name}.next" for name in names}
+
+
+def own_sampling(generation: Mapping[str, Any], prefix: str = "", do_sample: str = "do_sample") -> dict[str, Any]:
+    """Settings of a stage that samples as generation_config.json says, under keys with a prefix."""
+    settings = {name: generation[prefix + key] for name, key in SAMPLING.items() if prefix + key in generation}
+    return settings | ({"temperature": 0.0} if generation.get(prefix + do_sample) is False else {})
+
+
 def _candidates(config: LLMConfig, options: BuildOptions) -> int:
     """Best tokens that every call looks at; 0 when each call says it."""
     return min(options.candidates or 0, config.vocab)
@@ -144,7 +165,7 @@ def _model(
     unused: Sequence[str],
 ) -> Any:
     from framework.build.weights import load_weights
-    from framework.nn import export, shape_of
+    from framework.nn import export, weight_shapes
     from models.llm.network import CausalLM
     from models.llm.weights import IGNORED, IGNORED_WHEN_TIED, official_names
 
@@ -155,11 +176,7 @@ def _model(
         hidden_layers=options.hidden_layers,
         candidates=_candidates(config, options),
     )
-    parameters = {
-        name: shape_of(parameter)
-        for name, parameter in network.named_parameters()
-        if parameter.const_value is None and not (config.tied and name == "lm_head.weight")
-    }
+    parameters = weight_shapes(network)
     weights = load_weights(
         parameters,
         checkpoint,

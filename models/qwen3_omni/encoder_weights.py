@@ -10,7 +10,7 @@ from onnxscript import nn
 
 from framework.build.checkpoint import Checkpoint
 from framework.build.weights import load_weights
-from framework.nn import shape_of
+from framework.nn import weight_shapes
 from models.qwen3_omni.encoder_config import VisionConfig
 
 AUDIO, VISUAL = "thinker.audio_tower.", "thinker.visual."
@@ -21,7 +21,7 @@ PATCHES = "patch_embed.proj.weight"
 
 def audio_weights(network: nn.Module, checkpoint: Checkpoint, *, where: str) -> dict[str, Any]:
     """Weights by parameter name. Raises ConfigError with every one missing, left over or of another shape."""
-    parameters = _shapes(network)
+    parameters = weight_shapes(network)
     names = {parameter: AUDIO + parameter for parameter in parameters}
     ignore = (*OTHERS, *TABLES, f"{VISUAL}*")
     return load_weights(parameters, checkpoint, names=names, ignore=ignore, where=where)
@@ -29,7 +29,7 @@ def audio_weights(network: nn.Module, checkpoint: Checkpoint, *, where: str) -> 
 
 def visual_weights(network: nn.Module, config: VisionConfig, checkpoint: Checkpoint, *, where: str) -> dict[str, Any]:
     """The same of the visual encoder, whose convolution over patches is a product here."""
-    shapes = _shapes(network)
+    shapes = weight_shapes(network)
     kernel = (config.in_channels, config.temporal_patch_size, config.patch_size, config.patch_size)
     published = {**shapes, PATCHES: (config.hidden_size, *kernel)}
     names = {parameter: VISUAL + parameter for parameter in shapes}
@@ -37,10 +37,6 @@ def visual_weights(network: nn.Module, config: VisionConfig, checkpoint: Checkpo
     weights = load_weights(published, checkpoint, names=names, ignore=ignore, where=where)
     weights[PATCHES] = _flat(weights[PATCHES])
     return weights
-
-
-def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: shape_of(p) for name, p in network.named_parameters() if p.const_value is None}
 
 
 def _flat(tensor: Any) -> Any:

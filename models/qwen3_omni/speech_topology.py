@@ -9,22 +9,15 @@ from typing import Any
 from framework.build.checkpoint import Checkpoint
 from framework.build.family import BuildOptions, Component
 from framework.graph.model import Input, Port, Source, Stage
+from models.llm.topology import own_sampling
 from models.qwen3_omni.talker_config import OmniSpeechConfig, vocoder_config
 from models.qwen3_tts.codec_config import MAX_FRAMES, VOCODER_FILE, VocoderConfig
-from models.qwen3_tts.codec_topology import VOCODER, code2wav_stage, kept
+from models.qwen3_tts.codec_topology import VOCODER, code2wav_stage, exported, kept
 from models.qwen3_tts.topology import NAME as TALKER
 from models.qwen3_tts.topology import talker_component
 
 PROJECTION = "hidden_projection"
 WEIGHTS = "code2wav."  # prefix of the vocoder's
-# Settings of the talker stage, and what generation_config.json calls them.
-SETTINGS = {
-    "temperature": "talker_temperature",
-    "top_k": "talker_top_k",
-    "top_p": "talker_top_p",
-    "repetition_penalty": "talker_repetition_penalty",
-    "max_generate_length": "talker_max_new_tokens",
-}
 
 
 def speech_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Component]:
@@ -62,11 +55,8 @@ def speech_stages(
 
 def _talker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None) -> Stage:
     """With the checkpoint's own sampling, and its first voice, as its defaults."""
-    generation = checkpoint.generation_config
     settings: dict[str, Any] = {"prefill_builder": "segments", "code_predictor_artifact": "."}
-    settings |= {name: generation[official] for name, official in SETTINGS.items() if official in generation}
-    if generation.get("talker_do_sample") is False:
-        settings["temperature"] = 0.0
+    settings |= own_sampling(checkpoint.generation_config, "talker_")
     settings["speaker"] = _config(checkpoint).default_speaker
     if PROJECTION in components:
         settings["projection_artifact"] = f"../{components[PROJECTION]}"
@@ -92,21 +82,23 @@ def _config(checkpoint: Checkpoint) -> OmniSpeechConfig:
 
 
 def _talker(config: OmniSpeechConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
+    from framework.nn import weight_shapes
     from models.qwen3_omni.talker_network import AnswerSpeech
     from models.qwen3_omni.talker_weights import talker_weights
 
     network = AnswerSpeech(config, capacity=capacity, dtype=dtype, candidates=options.candidates or 0)
-    weights = talker_weights(_shapes(network), config, checkpoint, where=f"{checkpoint.path}: {TALKER}")
-    return _exported(network, weights, dtype, TALKER)
+    weights = talker_weights(weight_shapes(network), config, checkpoint, where=f"{checkpoint.path}: {TALKER}")
+    return exported(network, weights, dtype, TALKER)
 
 
 def _projection(config: OmniSpeechConfig, checkpoint: Checkpoint, dtype: str) -> Any:
+    from framework.nn import weight_shapes
     from models.qwen3_omni.talker_network import MediaProjection
     from models.qwen3_omni.talker_weights import projection_weights
 
     network = MediaProjection(config, dtype=dtype)
-    weights = projection_weights(_shapes(network), checkpoint, where=f"{checkpoint.path}: {PROJECTION}")
-    return _exported(network, weights, dtype, PROJECTION)
+    weights = projection_weights(weight_shapes(network), checkpoint, where=f"{checkpoint.path}: {PROJECTION}")
+    return exported(network, weights, dtype, PROJECTION)
 
 
 def _vocoder(checkpoint: Checkpoint, options: BuildOptions) -> Component:
@@ -133,16 +125,4 @@ def _vocoder_model(config: VocoderConfig, checkpoint: Checkpoint, dtype: str) ->
     network = Code2WavNetwork(config, dtype=dtype)
     where = f"{checkpoint.path}: {VOCODER}"
     weights = codec_weights(network, checkpoint, prefix=WEIGHTS, where=where, unused=("thinker.*", "talker.*"))
-    return _exported(network, weights, dtype, VOCODER)
-
-
-def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
-    from framework.nn import shape_of
-
-    return {name: shape_of(p) for name, p in network.named_parameters() if p.const_value is None}
-
-
-def _exported(network: Any, weights: dict[str, Any], dtype: str, name: str) -> Any:
-    from framework.nn import export
-
-    return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=name)
+    return exported(network, weights, dtype, VOCODER)

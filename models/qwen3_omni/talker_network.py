@@ -26,10 +26,10 @@ import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
-from framework.nn import Embedding, Positions, mixed_axes, mixed_rotary, positions, rotary_frequencies
+from framework.nn import Embedding, Positions, constant, mixed_axes, mixed_rotary, positions, rotary_frequencies
 from framework.nn.export import DTYPES
 from models.qwen3_omni.talker_config import OmniSpeechConfig
-from models.qwen3_tts.network import Layers, Projection, Speech, Talker, constant
+from models.qwen3_tts.network import Layers, Projection, Speech, Talker
 
 
 class AnswerTalker(Talker):

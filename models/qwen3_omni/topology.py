@@ -11,7 +11,7 @@ import attrs
 from framework.build.checkpoint import Checkpoint
 from framework.build.family import BuildOptions, Component, Topology
 from framework.graph.model import Port, Source, Stage
-from models.llm.topology import NAME, backbone_component, backbone_stage
+from models.llm.topology import NAME, backbone_component, backbone_stage, own_sampling
 from models.qwen3_omni.config import OmniConfig
 from models.qwen3_omni.encoder_topology import AUDIO, VISUAL, encoder_components
 from models.qwen3_omni.speech_topology import PROJECTION, TALKER, VOCODER, speech_components, speech_stages
@@ -19,14 +19,6 @@ from models.qwen3_omni.speech_topology import PROJECTION, TALKER, VOCODER, speec
 THINKER = "thinker."  # prefix of its weights
 OTHERS = ("thinker.audio_tower.*", "thinker.visual.*", "talker.*", "code2wav.*")
 ENCODED = ((AUDIO, "audio"), (VISUAL, "image"), (VISUAL, "video"))
-# Settings of the thinker's stage, and what generation_config.json calls them.
-SETTINGS = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_generate_length": "max_new_tokens",
-}
 
 
 class Qwen3Omni:
@@ -76,9 +68,7 @@ def thinker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options
 
 
 def _settings(components: Mapping[str, str], generation: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {name: generation[official] for name, official in SETTINGS.items() if official in generation}
-    if generation.get("do_sample") is False:
-        settings["temperature"] = 0.0
+    settings = own_sampling(generation)
     if components[NAME] != "." and components.keys() & {AUDIO, VISUAL}:
         settings["multimodal_artifact"] = ".."
     return settings

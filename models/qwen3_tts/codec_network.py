@@ -20,14 +20,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
-import ml_dtypes
-import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
-from framework.nn import GatedMLP, Linear, RMSNorm, rotary_tables
+from framework.nn import GatedMLP, Linear, RMSNorm, constant, rotary_tables, updated
 from framework.nn.conv import Conv1d
 from framework.nn.streaming import (
     CausalConv1d,
@@ -166,7 +163,7 @@ class Vocoder(nn.Module):
         self.config, self.dtype = config, dtype
         rope = {"rope_theta": config.rope_theta}
         cos, sin = rotary_tables(config.head_width, config.sliding_window - 1 + MAX_FRAMES, rope)
-        self.rotary_cos, self.rotary_sin = _constant(cos, dtype), _constant(sin, dtype)
+        self.rotary_cos, self.rotary_sin = constant(cos, dtype), constant(sin, dtype)
         self.upsample = nn.ModuleList(
             [
                 nn.ModuleList([CausalConvTranspose1d(latent, latent, factor, stride=factor), ConvNeXtBlock(latent)])
@@ -196,7 +193,7 @@ class Vocoder(nn.Module):
         """Graph outputs, the updated states last."""
         return (
             TensorSpec(name="audio", dtype="float32", shape=("batch", "frames", FRAME)),
-            *(attrs.evolve(state, name=f"{state.name}.next") for state in self.histories),
+            *updated(self.histories),
         )
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
@@ -245,8 +242,3 @@ class CodecDecoder(Vocoder):
     ) -> tuple[ir.Value, Continuation]:
         x = self.pre_conv(op, self.quantizer(op, codes), call)
         return self.pre_transformer(op, x, at, call), call
-
-
-def _constant(values: np.ndarray, dtype: str) -> nn.Parameter:
-    data = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    return nn.Parameter(data.shape, data=ir.tensor(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from framework.build.checkpoint import Checkpoint, open_checkpoint
@@ -97,7 +98,7 @@ def _decoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
 
     network = CodecDecoder(config.decoder, dtype=dtype)
     weights = codec_weights(network, codec, prefix=DECODER, where=f"{codec.path}: {VOCODER}")
-    return _exported(network, weights, dtype, VOCODER)
+    return exported(network, weights, dtype, VOCODER)
 
 
 def _encoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
@@ -107,7 +108,7 @@ def _encoder(config: CodecConfig, codec: Checkpoint, dtype: str) -> Any:
 
     network = CodecEncoder(config.encoder, max_frames=MAX_REFERENCE, dtype=dtype)
     weights = codec_weights(network, codec, prefix=PREFIX, where=f"{codec.path}: {ENCODER}")
-    return _exported(network, weights, dtype, ENCODER)
+    return exported(network, weights, dtype, ENCODER)
 
 
 def _speaker(config: SpeakerConfig, checkpoint: Checkpoint, dtype: str) -> Any:
@@ -115,12 +116,13 @@ def _speaker(config: SpeakerConfig, checkpoint: Checkpoint, dtype: str) -> Any:
     from models.qwen3_tts.speaker_encoder import SpeakerEncoder
 
     network = SpeakerEncoder(config, dtype=dtype)
-    return _exported(
+    return exported(
         network, speaker_weights(network, checkpoint, where=f"{checkpoint.path}: {SPEAKER}"), dtype, SPEAKER
     )
 
 
-def _exported(network: Any, weights: dict[str, Any], dtype: str, name: str) -> Any:
+def exported(network: Any, weights: Mapping[str, Any], dtype: str, name: str) -> Any:
+    """`framework.nn.export` of a network that says its inputs and outputs itself."""
     from framework.nn import export
 
     return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=name)

@@ -11,7 +11,7 @@ from onnxscript import nn
 
 from framework.build.checkpoint import Checkpoint
 from framework.build.weights import load_weights
-from framework.nn import shape_of
+from framework.nn import weight_shapes
 from framework.nn.streaming import CausalConvTranspose1d, by_step
 
 # A codebook is saved as sums over its clusters and how often each was used; the quantizers of a group are one parameter
@@ -42,7 +42,7 @@ def codec_weights(
     Raises ConfigError with every weight missing, left over or of another shape.
     """
     sums, usage = (DECODER_SUMS, DECODER_USAGE) if prefix == DECODER else (ENCODER_SUMS, ENCODER_USAGE)
-    parameters = _shapes(network)
+    parameters = weight_shapes(network)
     strides = {
         f"{name}.conv.{part}": module.stride
         for name, module in network.named_modules()
@@ -74,13 +74,9 @@ def codec_weights(
 
 def speaker_weights(network: nn.Module, checkpoint: Checkpoint, *, where: str) -> dict[str, Any]:
     """Weights of the speaker encoder, out of a Base model's own checkpoint. Raises ConfigError as `codec_weights`."""
-    parameters = _shapes(network)
+    parameters = weight_shapes(network)
     names = {parameter: SPEAKER + parameter for parameter in parameters}
     return load_weights(parameters, checkpoint, names=names, ignore=SPEAKER_UNUSED, where=where)
-
-
-def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: shape_of(p) for name, p in network.named_parameters() if p.const_value is None}
 
 
 def _beyond(parameters: Mapping[str, Sequence[int]], checkpoint: Checkpoint) -> list[str]:

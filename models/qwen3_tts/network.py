@@ -21,13 +21,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import attrs
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
-from framework.nn import Embedding, Linear, Positions, RMSNorm, Sampler, positions, rotary_tables, sampler_inputs
+from framework.nn import (
+    Embedding,
+    Linear,
+    Positions,
+    RMSNorm,
+    Sampler,
+    constant,
+    decoder_states,
+    positions,
+    rotary_tables,
+    sampler_inputs,
+    updated,
+)
 from models.llm.config import LLMConfig
 from models.llm.network import DecoderLayer
 from models.qwen3_tts.config import RESERVED, SPEAKER, SpeechConfig, TTSConfig
@@ -276,20 +287,14 @@ class Speech(nn.Module):
         """`frame` int64 [batch, groups], then the updated states."""
         return (
             TensorSpec(name="frame", dtype="int64", shape=("batch", self.config.groups)),
-            *(attrs.evolve(state, name=f"{state.name}.next") for state in self.states()),
+            *updated(self.states()),
         )
 
     def states(self) -> tuple[TensorSpec, ...]:
         """Codes 0 spoken so far, and the talker's caches; the predictor's live as long as a frame."""
         config = self.config.talker
-        cache = ("batch", config.kv_heads, self.capacity, config.head_dim)
-        return (
-            TensorSpec(name="history", dtype="int64", shape=("batch", self.capacity)),
-            *(
-                TensorSpec(name=f"{kind}_cache.{layer}", dtype=self.dtype, shape=cache)
-                for layer in range(config.layers)
-                for kind in ("key", "value")
-            ),
+        return decoder_states(
+            config.layers, kv_heads=config.kv_heads, head_dim=config.head_dim, capacity=self.capacity, dtype=self.dtype
         )
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
@@ -316,8 +321,3 @@ class TextSpeech(Speech):
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p")  # of both samplers
 FORBIDDEN = -1e30  # a logit that is never chosen; log-probabilities stay numbers
-
-
-def constant(values: np.ndarray, dtype: str) -> nn.Parameter:
-    data = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    return nn.Parameter(data.shape, data=ir.tensor(data))

@@ -8,25 +8,12 @@ from typing import Any
 
 from framework.build.checkpoint import Checkpoint
 from framework.build.family import BuildOptions, Component, Topology
-from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
+from models.llm.topology import own_sampling, state_names, tokenizer_files
 from models.qwen3_tts.codec_topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
 from models.qwen3_tts.config import SpeechConfig, TTSConfig
 
 NAME = "talker"
-TOKENIZER = "tokenizer.json"
-# Settings of the talker stage, and what generation_config.json calls them.
-SETTINGS = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_generate_length": "max_new_tokens",
-    "cp_temperature": "subtalker_temperature",
-    "cp_top_k": "subtalker_top_k",
-    "cp_top_p": "subtalker_top_p",
-}
-GREEDY = {"temperature": "do_sample", "cp_temperature": "subtalker_dosample"}
 # What a request may bring beside its text, and the stage's input for it.
 FIELDS = ("voice", "language", "instruct", "ref_audio", "ref_text")
 
@@ -69,24 +56,16 @@ def talker_component(
 
     Raises ConfigError where the checkpoint has no tokenizer.
     """
-    files = checkpoint.tokenizer_files()
-    if TOKENIZER not in files:
-        raise ConfigError(Problem(where=str(checkpoint.path), got=f"no {TOKENIZER}", expected="a tokenizer"))
     # The last call of a row may write up to a whole chunk behind its last token.
     capacity = options.max_kv_cache_capacity + options.prefill_chunk
     return Component(
         name=NAME,
         artifact=NAME,
         model=lambda dtype: model(capacity, dtype),
-        states={"history": "history.next"}
-        | {
-            f"{kind}_cache.{layer}": f"{kind}_cache.{layer}.next"
-            for layer in range(config.talker.layers)
-            for kind in ("key", "value")
-        },
+        states=state_names(config.talker.layers),
         caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk, **({"media": media} if media else {})},
         opt={"tokens": 1, **({"media": 1} if media else {})},
-        files={**files, "config.json": json.dumps(checkpoint.config, indent=2).encode()},
+        files={**tokenizer_files(checkpoint), "config.json": json.dumps(checkpoint.config, indent=2).encode()},
     )
 
 
@@ -95,8 +74,9 @@ def talker_stage(
 ) -> Stage:
     """The talker's stage, with the checkpoint's own sampling as its defaults."""
     settings: dict[str, Any] = {"prefill_builder": "tts", "code_predictor_artifact": "."}
-    settings |= {name: generation[official] for name, official in SETTINGS.items() if official in generation}
-    settings |= {name: 0.0 for name, official in GREEDY.items() if generation.get(official) is False}
+    settings |= own_sampling(generation)
+    predictor = own_sampling(generation, "subtalker_", do_sample="dosample")
+    settings |= {f"cp_{name}": value for name, value in predictor.items()}
     if config.kind == "custom_voice" and config.speakers:
         settings["speaker"] = next(iter(config.speakers))
     encoders = {"speaker_encoder": SPEAKER, "speech_tokenizer_encoder": ENCODER}
@@ -122,7 +102,7 @@ def talker_stage(
 
 
 def _model(config: TTSConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
-    from framework.nn import export, shape_of
+    from framework.nn import export, weight_shapes
     from models.qwen3_tts.network import TextSpeech
     from models.qwen3_tts.weights import talker_weights
 
@@ -133,6 +113,5 @@ def _model(config: TTSConfig, checkpoint: Checkpoint, options: BuildOptions, cap
         candidates=options.candidates or 0,
         clones=config.kind == "base",
     )
-    parameters = {name: shape_of(p) for name, p in network.named_parameters() if p.const_value is None}
-    weights = talker_weights(parameters, config, checkpoint, where=f"{checkpoint.path}: {NAME}")
+    weights = talker_weights(weight_shapes(network), config, checkpoint, where=f"{checkpoint.path}: {NAME}")
     return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=NAME)

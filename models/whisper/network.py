@@ -14,15 +14,22 @@ Upstream: transformers' WhisperForConditionalGeneration. Parameter names are the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import attrs
 import numpy as np
 import onnx_ir as ir
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
-from framework.nn import Embedding, Linear, Sampler, sampler_inputs, sampler_outputs
+from framework.nn import (
+    Embedding,
+    Linear,
+    Sampler,
+    constant,
+    decoder_states,
+    sampler_inputs,
+    sampler_outputs,
+    updated,
+)
 from framework.nn.conv import Conv1d
 from framework.nn.export import DTYPES
 from framework.nn.transformer import MLP, Cache, CrossAttention, KeysValues, LayerNorm, SelfAttention
@@ -98,7 +105,7 @@ class AudioEncoder(nn.Module):
         shape = ("batch", self.config.frames, self.config.hidden)
         return (
             TensorSpec(name="hidden", dtype=self.dtype, shape=shape),
-            *map(updated, cross_states(self.config, self.dtype)),
+            *updated(cross_states(self.config, self.dtype)),
         )
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
@@ -167,10 +174,10 @@ class Rules(nn.Module):
         super().__init__()
         tokens, ids = config.tokens, np.arange(config.vocab, dtype=np.int64)
         self.parts = (tokens.end, tokens.first_timestamp - tokens.end, config.vocab - tokens.first_timestamp)
-        self.special_ids = _constant(ids[tokens.end : tokens.first_timestamp])
-        self.timestamp_ids = _constant(ids[tokens.first_timestamp :])
-        self.suppressed = _constant(np.where(np.isin(ids, tokens.suppressed), FORBIDDEN, 0).astype(np.float32))
-        self.at_begin = _constant(np.where(np.isin(ids, tokens.at_begin), FORBIDDEN, 0).astype(np.float32))
+        self.special_ids = constant(ids[tokens.end : tokens.first_timestamp])
+        self.timestamp_ids = constant(ids[tokens.first_timestamp :])
+        self.suppressed = constant(np.where(np.isin(ids, tokens.suppressed), FORBIDDEN, 0).astype(np.float32))
+        self.at_begin = constant(np.where(np.isin(ids, tokens.at_begin), FORBIDDEN, 0).astype(np.float32))
 
     def forward(self, op: OpBuilder, logits: ir.Value, rules: ir.Value) -> ir.Value:
         """logits float32 [batch, vocab], rules int64 [batch, 6] -> logits, FORBIDDEN or less where closed."""
@@ -211,7 +218,7 @@ class TextDecoder(nn.Module):
         self.proj_out.weight = self.decoder.embed_tokens.weight
         self.rules = Rules(config)
         self.sampler = Sampler(candidates)
-        self.entries = _constant(np.arange(capacity, dtype=np.int64))
+        self.entries = constant(np.arange(capacity, dtype=np.int64))
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Graph inputs, the states last."""
@@ -228,21 +235,16 @@ class TextDecoder(nn.Module):
         return (
             *sampler_outputs(candidates=self.candidates),
             TensorSpec(name="no_speech", dtype="float32", shape=("batch", 1)),
-            *map(updated, self._states()),
+            *updated(self._states()),
         )
 
     def _states(self) -> tuple[TensorSpec, ...]:
         config = self.config
-        cache = ("batch", config.decoder_heads, self.capacity, config.hidden // config.decoder_heads)
-        return (
-            TensorSpec(name="history", dtype="int64", shape=("batch", self.capacity)),
-            *(
-                TensorSpec(name=f"{kind}_cache.{layer}", dtype=self.dtype, shape=cache)
-                for layer in range(config.decoder_layers)
-                for kind in ("key", "value")
-            ),
-            *cross_states(config, self.dtype),
+        heads, width = config.decoder_heads, config.hidden // config.decoder_heads
+        own = decoder_states(
+            config.decoder_layers, kv_heads=heads, head_dim=width, capacity=self.capacity, dtype=self.dtype
         )
+        return (*own, *cross_states(config, self.dtype))
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
         ids = given["ids"]
@@ -272,12 +274,3 @@ def _kept(op: OpBuilder, state: ir.Value) -> ir.Value:
     """A state that stays what it is. Its first entry is written over itself, in place: an output that is the input
     and no more would be copied whole."""
     return op.TensorScatter(state, op.Slice(state, [0], [1], [2]), axis=-2)
-
-
-def updated(state: TensorSpec) -> TensorSpec:
-    """A state as the graph's output."""
-    return attrs.evolve(state, name=f"{state.name}.next")
-
-
-def _constant(values: np.ndarray[Any, Any]) -> nn.Parameter:
-    return nn.Parameter(list(values.shape), dtype=ir.DataType.from_numpy(values.dtype), data=ir.tensor(values))

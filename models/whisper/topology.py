@@ -90,14 +90,10 @@ def _decoder(config: WhisperConfig, checkpoint: Checkpoint, options: BuildOption
 
 def _model(network: Any, checkpoint: Checkpoint, others: Sequence[str], dtype: str, name: str) -> Any:
     from framework.build.weights import load_weights
-    from framework.nn import export
+    from framework.nn import export, weight_shapes
     from models.whisper.weights import TIED, official_names
 
-    parameters = {
-        key: tuple(parameter.shape)
-        for key, parameter in network.named_parameters()
-        if parameter.const_value is None and key not in TIED
-    }
+    parameters = weight_shapes(network)
     weights = load_weights(
         parameters,
         checkpoint,

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
-from framework.nn import export
+from framework.nn import export, weight_shapes
 
 Array = np.ndarray[Any, Any]
 Weights = dict[str, Array]
@@ -32,9 +32,8 @@ class Root(nn.Module):
 def random_weights(layer: nn.Module, seed: int = 0) -> Weights:
     rng = np.random.default_rng(seed)
     return {
-        name: (rng.standard_normal(tuple(p.shape)) / np.sqrt(p.shape[-1])).astype(np.float32)
-        for name, p in layer.named_parameters()
-        if p.const_value is None
+        name: (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+        for name, shape in weight_shapes(layer).items()
     }
 
 

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
-from framework.nn import Embedding, Linear, export
+from framework.nn import Embedding, Linear, export, weight_shapes
 from models.llm.config import LLMConfig
 from models.llm.network import CausalLM
 
@@ -76,9 +76,8 @@ def decoder(config: LLMConfig = CONFIG, hidden_layers: tuple[int, ...] = ()) -> 
     network = CausalLM(config, capacity=CAPACITY, dtype="float32", hidden_layers=hidden_layers)
     rng = np.random.default_rng(6)
     weights = {
-        name: ir.tensor((rng.standard_normal(tuple(p.shape)) / p.shape[-1] ** 0.5).astype(np.float32))
-        for name, p in network.named_parameters()
-        if p.const_value is None and not (config.tied and name == "lm_head.weight")
+        name: ir.tensor((rng.standard_normal(shape) / shape[-1] ** 0.5).astype(np.float32))
+        for name, shape in weight_shapes(network).items()
     }
     return export(network, network.inputs(), network.outputs(), weights)
 
