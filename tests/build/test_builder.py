@@ -22,7 +22,8 @@ from framework.engines.backend import OnnxRuntimeCuda, TensorRT
 from framework.errors import ConfigError
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
-from tests.models.llm.tiny import CPU, FAMILIES, OPTIONS, build_tiny, write_tokenizer
+from tests.models.llm.tiny import FAMILIES, OPTIONS, build_tiny, write_tokenizer
+from tests.models.running import CPU
 
 HIDDEN, VOCAB = 32, 264
 CONFIG: dict[str, Any] = {

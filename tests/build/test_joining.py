@@ -18,7 +18,7 @@ from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph, Input, Port, Source, Stage
 from models.llm.topology import LLM
 from tests.build.test_builder import CONFIG, SMALL, write_checkpoint
-from tests.models.llm.tiny import CPU
+from tests.models.running import CPU
 
 
 def stage(name: str, source: str, *, artifact: str = ".", terminal: bool = True) -> Stage:

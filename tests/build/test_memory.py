@@ -40,7 +40,8 @@ import sys
 from pathlib import Path
 from framework.build.builder import build
 from framework.build.family import BuildOptions
-from tests.models.llm.tiny import CPU, FAMILIES
+from tests.models.llm.tiny import FAMILIES
+from tests.models.running import CPU
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024

@@ -21,7 +21,8 @@ from framework.engines import manifest
 from framework.engines.footprint import Footprint, footprint
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
-from tests.models.llm.tiny import CPU, FAMILIES, OPTIONS, write_tokenizer
+from tests.models.llm.tiny import FAMILIES, OPTIONS, write_tokenizer
+from tests.models.running import CPU
 
 ROOT = Path(__file__).parents[2]
 OPTIONS_WIDE = attrs.evolve(OPTIONS, max_kv_cache_capacity=768, max_batch_size=2)

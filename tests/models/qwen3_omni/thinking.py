@@ -5,8 +5,7 @@ What encoders make of the media is transformers' in both, so that these tests ar
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -14,11 +13,9 @@ from typing import Any, Literal
 import attrs
 import numpy as np
 
-from framework.build.builder import build
 from framework.build.family import BuildOptions
-from framework.engines.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
-from framework.execution.policies import InFlight, Policy
+from framework.execution.policies import Policy
 from framework.execution.request import Request, Result
 from framework.execution.runner import OpenContext
 from framework.graph import files
@@ -31,8 +28,8 @@ from models.qwen3_omni.perception import Percept
 from models.qwen3_omni.processing import arrange
 from models.qwen3_omni.topology import Qwen3Omni
 from tests.models.qwen3_omni import tiny
+from tests.models.running import built, executor
 
-CPU = OnnxRuntimeCpu(threads=1, spin="in_call")
 FAMILIES = {"Qwen3OmniMoeForConditionalGeneration": Qwen3Omni()}
 THINKER = BuildOptions(
     components=("llm",),
@@ -262,15 +259,12 @@ class Thinker(Backbone):
 
 
 def build_tiny(checkpoint: Path, engine_dir: Path, options: BuildOptions = THINKER) -> Graph:
-    graph = build(checkpoint, engine_dir, families=FAMILIES, options=options, backend=CPU)
-    assert isinstance(graph, Graph), graph
-    return graph
+    return built(checkpoint, engine_dir, FAMILIES, options)
 
 
-@contextlib.contextmanager
 def opened(
     engine_dir: Path, reference: Reference | None = None, policy: Policy | None = None, **config: Any
-) -> Iterator[Executor]:
+) -> Executor:
     """An executor over the thinker of a folder, all its ports terminals; without a reference it can only read text."""
     graph = files.load(engine_dir / FILE_NAME)
     (stage,) = graph.stages
@@ -280,14 +274,7 @@ def opened(
     runner = (Backbone if reference is None else Thinker)(stage=stage, config=BackboneConfig(**stage.config))
     if isinstance(runner, Thinker) and reference is not None:
         runner.reference = reference
-    policy = policy or InFlight(4)
-
-    def context(stage: Any) -> OpenContext:
-        rows = min(stage.max_batch, policy.size)
-        return OpenContext(engine_dir=engine_dir, artifact=engine_dir / stage.artifact, backend=CPU, batch=rows)
-
-    with Executor(graph, {"thinker": runner}, policy=policy, make_context=context) as executor:
-        yield executor
+    return executor(graph, {"thinker": runner}, engine_dir, policy)
 
 
 def request(index: int, turns: Turns, *, options: Mapping[str, Any] | None = None, **sampling: Any) -> Request:

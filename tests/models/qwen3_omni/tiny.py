@@ -75,13 +75,9 @@ TEMPLATE = """\
 """
 
 
-def vocabulary() -> tuple[dict[str, int], list[str]]:
-    return talker_tiny.vocabulary(WORDS)
-
-
 def token_id(token: str) -> int:
     """Id of a word or mark."""
-    vocab, _ = vocabulary()
+    vocab, _ = talker_tiny.vocabulary(WORDS)
     return vocab[token] if token in vocab else len(vocab) + SPECIAL.index(token)
 
 
@@ -281,9 +277,6 @@ def _random(name: str, parameter: Any, noise: Any) -> Any:
 
 
 def _save_tokenizer(folder: Path) -> None:
-    vocab, merges = vocabulary()
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added = {str(token_id(token)): {"content": token, **plain} for token in SPECIAL}
     media = {
         "image_token": "<|image_pad|>",
         "audio_token": "<|audio_pad|>",
@@ -293,20 +286,7 @@ def _save_tokenizer(folder: Path) -> None:
         "audio_bos_token": "<|audio_start|>",
         "audio_eos_token": "<|audio_end|>",
     }
-    settings = {
-        "tokenizer_class": "Qwen2Tokenizer",
-        "added_tokens_decoder": added,
-        "add_prefix_space": False,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "unk_token": None,
-        "bos_token": None,
-        "extra_special_tokens": media,
-        **media,
-    }
-    (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    talker_tiny.save_tokenizer(folder, WORDS, SPECIAL, extra_special_tokens=media, **media)
 
 
 def reference(folder: Path) -> Any:

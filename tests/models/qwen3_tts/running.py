@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from framework.build.builder import build
 from framework.build.family import BuildOptions
-from framework.engines.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
-from framework.execution.policies import InFlight, Policy
+from framework.execution.policies import Policy
 from framework.execution.request import Request, Result
-from framework.execution.runner import OpenContext
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph, Source
 from framework.schema import structure
 from models.qwen3_tts.runners import Talker, TalkerConfig
 from models.qwen3_tts.topology import Qwen3TTS
+from tests.models.running import built, executor
 
-CPU = OnnxRuntimeCpu(threads=1, spin="in_call")
 FAMILIES = {"Qwen3TTSForConditionalGeneration": Qwen3TTS()}
 OPTIONS = BuildOptions(max_input_len=320, max_kv_cache_capacity=512, max_batch_size=4, prefill_chunk=256)
 GREEDY = {"talker": {"temperature": 0.0}, "code_predictor": {"temperature": 0.0}}
 
 
 def build_tiny(checkpoint: Path, engine_dir: Path, options: BuildOptions = OPTIONS) -> Graph:
-    graph = build(checkpoint, engine_dir, families=FAMILIES, options=options, backend=CPU)
-    assert isinstance(graph, Graph), graph
-    return graph
+    return built(checkpoint, engine_dir, FAMILIES, options)
 
 
-@contextlib.contextmanager
-def opened(engine_dir: Path, policy: Policy | None = None, **config: Any) -> Iterator[Executor]:
+def opened(engine_dir: Path, policy: Policy | None = None, **config: Any) -> Executor:
     """An executor over the talker alone, whose codes are what the caller asks for."""
     graph = files.load(engine_dir / FILE_NAME)
     stage = next(stage for stage in graph.stages if stage.id == "talker")
     stage = attrs.evolve(stage, emits=tuple(attrs.evolve(port, terminal=True) for port in stage.emits))
     graph = Graph(stages=(stage,), terminals=tuple(Source("talker", port.id) for port in stage.emits))
     settings = structure(TalkerConfig, {**stage.config, **config}, where="stages.talker.config")
-    policy = policy or InFlight(4)
-
-    def context(stage: Any) -> OpenContext:
-        rows = min(stage.max_batch, policy.size)
-        return OpenContext(engine_dir=engine_dir, artifact=engine_dir / stage.artifact, backend=CPU, batch=rows)
-
     runners = {"talker": Talker(stage=stage, config=settings)}
-    with Executor(graph, runners, policy=policy, make_context=context) as executor:
-        yield executor
+    return executor(graph, runners, engine_dir, policy)
 
 
 def request(index: int, text: str, *, sampling: Mapping[str, Any] = GREEDY, most: int = 14, **fields: str) -> Request:

@@ -206,7 +206,7 @@ def save_checkpoint(name: str, folder: Path, shapes: Mapping[str, Any] | None = 
     (folder / "config.json").write_text(json.dumps(config(name)))
     (folder / "generation_config.json").write_text(json.dumps(GENERATION))
     codec_tiny.save_codec(folder / "speech_tokenizer")
-    _save_tokenizer(folder)
+    save_tokenizer(folder, WORDS, SPECIAL)
     return folder
 
 
@@ -228,20 +228,19 @@ def vocabulary(words: Sequence[str]) -> tuple[dict[str, int], list[str]]:
     return vocab, merges
 
 
-def _save_tokenizer(folder: Path) -> None:
-    """A token a byte, but for `WORDS`; in the files that official checkpoints have."""
-    vocab, merges = vocabulary(WORDS)
-    first = BYTES + sum(len(word) - 1 for word in WORDS)
+def save_tokenizer(folder: Path, words: Sequence[str], special: Sequence[str], **settings: Any) -> None:
+    """A token a byte, but for `words`; in the files that official checkpoints have."""
+    vocab, merges = vocabulary(words)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added = {str(first + number): {"content": token, **plain} for number, token in enumerate(SPECIAL)}
     settings = {
         "tokenizer_class": "Qwen2Tokenizer",
-        "added_tokens_decoder": added,
+        "added_tokens_decoder": {str(len(vocab) + at): {"content": token, **plain} for at, token in enumerate(special)},
         "add_prefix_space": False,
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
         "unk_token": None,
         "bos_token": None,
+        **settings,
     }
     (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
     (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges), encoding="utf-8")

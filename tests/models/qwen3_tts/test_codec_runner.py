@@ -12,12 +12,11 @@ from safetensors.numpy import load_file
 
 from framework.build.checkpoint import open_checkpoint
 from framework.build.family import BuildOptions
-from framework.engines.backend import OnnxRuntimeCpu, compile_engine
+from framework.engines.backend import compile_engine
 from framework.errors import ConfigError
-from framework.execution.executor import Executor
 from framework.execution.policies import InFlight
 from framework.execution.request import Request, Result
-from framework.execution.runner import OpenContext, Row, Runner
+from framework.execution.runner import Row, Runner
 from framework.graph.model import Graph, Port, RunnerDecl, Source, Stage
 from framework.io.predictions import entry_of
 from framework.schema import structure
@@ -25,8 +24,8 @@ from models.qwen3_tts.codec_config import FRAME, Code2WavConfig
 from models.qwen3_tts.codec_runner import Code2Wav
 from models.qwen3_tts.codec_topology import code2wav_stage, codec_components
 from tests.models.qwen3_tts import codec_tiny as tiny
+from tests.models.running import CPU, executor
 
-CPU = OnnxRuntimeCpu(threads=1, spin="in_call")
 OPTIONS = BuildOptions(max_batch_size=4)
 
 
@@ -88,12 +87,8 @@ def speak(
         Request(index=i, fields={}, kinds=frozenset({"audio"}), options={"codes": codes})
         for i, codes in enumerate(utterances)
     ]
-
-    def context(stage: Stage) -> OpenContext:
-        return OpenContext(engine_dir=engine_dir, artifact=engine_dir / stage.artifact, backend=CPU, batch=size)
-
-    with Executor(graph, runners, policy=InFlight(size), make_context=context) as executor:
-        return sorted(executor.run(requests), key=lambda result: result.request.index)
+    with executor(graph, runners, engine_dir, InFlight(size)) as running:
+        return sorted(running.run(requests), key=lambda result: result.request.index)
 
 
 def chunks(result: Result) -> list[int]:

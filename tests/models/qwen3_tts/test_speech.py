@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,21 @@ from framework.errors import ConfigError
 from framework.execution.executor import Executor
 from framework.execution.policies import Cohort, Policy
 from framework.execution.request import Request, Result
-from framework.execution.runner import OpenContext
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Source
 from framework.graph.validate import check
 from framework.schema import structure
 from models.qwen3_tts.codec_runner import Code2Wav
 from models.qwen3_tts.runners import Talker
-from tests.models.qwen3_tts.running import CPU, answers, build_tiny, request
+from tests.models.qwen3_tts.running import answers, build_tiny, request
 from tests.models.qwen3_tts.talker_tiny import HELLO, MIXED, recording
+from tests.models.running import CPU, executor
 
 CLASSES: Mapping[str, Any] = {"qwen3_omni.talker": Talker, "qwen3_omni.code2wav": Code2Wav}
 SETTINGS: Any = {"talker": {"temperature": 0.9}}
 
 
-@contextlib.contextmanager
-def speaking(engine_dir: Path, policy: Policy, **code2wav: Any) -> Iterator[Executor]:
+def speaking(engine_dir: Path, policy: Policy, **code2wav: Any) -> Executor:
     graph = files.load(engine_dir / FILE_NAME)
     check(graph, {name: cls.decl for name, cls in CLASSES.items()})
     runners = {}
@@ -38,13 +36,7 @@ def speaking(engine_dir: Path, policy: Policy, **code2wav: Any) -> Iterator[Exec
         cls = CLASSES[stage.runner]
         given = {**stage.config, **(code2wav if stage.id == "code2wav" else {})}
         runners[stage.id] = cls(stage=stage, config=structure(cls.decl.config, given, where=stage.id))
-
-    def context(stage: Any) -> OpenContext:
-        artifact = engine_dir / stage.artifact
-        return OpenContext(engine_dir=engine_dir, artifact=artifact, backend=CPU, batch=policy.size)
-
-    with Executor(graph, runners, policy=policy, make_context=context) as executor:
-        yield executor
+    return executor(graph, runners, engine_dir, policy)
 
 
 def spoken(index: int, text: str, **fields: Any) -> Request:

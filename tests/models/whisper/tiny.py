@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from framework.build.builder import build
 from framework.build.family import BuildOptions
-from framework.engines.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
 from framework.execution.payloads import AudioChunk
 from framework.execution.policies import InFlight, Policy
 from framework.execution.request import Request, Result
-from framework.execution.runner import OpenContext
 from framework.graph.files import load
-from framework.graph.model import FILE_NAME, Graph
+from framework.graph.model import FILE_NAME
 from models.whisper.runners import Transcriber, TranscriberConfig
 from models.whisper.topology import Whisper
+from tests.models.running import CPU, built, executor
 
 Array = np.ndarray[Any, Any]
 RATE = 16000
 FRAMES = 50  # one window is a second
-CPU = OnnxRuntimeCpu(threads=1, spin="in_call")
 FAMILIES = {"WhisperForConditionalGeneration": Whisper()}
 # 480 words, end, start, 11 languages, translate, transcribe, startoflm, startofprev, nospeech, notimestamps, times
 VOCAB, END, START, NO_TIMESTAMPS = 2000, 480, 481, 498
@@ -135,23 +131,15 @@ def greedy(model: Any, samples: Array, prompt: Sequence[int], *, timed: bool, co
 
 def build_tiny(checkpoint: Path, folder: Path, **options: Any) -> Path:
     backend = options.pop("backend", CPU)
-    graph = build(checkpoint, folder, families=FAMILIES, options=BuildOptions(**options), backend=backend)
-    assert isinstance(graph, Graph), graph
+    built(checkpoint, folder, FAMILIES, BuildOptions(**options), backend)
     return folder
 
 
-@contextlib.contextmanager
-def opened(folder: Path, config: TranscriberConfig = WINDOW, policy: Policy | None = None) -> Iterator[Executor]:
+def opened(folder: Path, config: TranscriberConfig = WINDOW, policy: Policy | None = None) -> Executor:
     graph = load(folder / FILE_NAME)
     (stage,) = graph.stages
-    policy = policy or InFlight(1)
-
-    def context(stage: Any) -> OpenContext:
-        return OpenContext(engine_dir=folder, artifact=folder / stage.artifact, backend=CPU, batch=policy.size)
-
     runner = Transcriber(stage=stage, config=config)
-    with Executor(graph, {stage.id: runner}, policy=policy, make_context=context) as executor:
-        yield executor
+    return executor(graph, {stage.id: runner}, folder, policy or InFlight(1))
 
 
 def sound(samples: Any, rate: int = RATE) -> AudioChunk:
