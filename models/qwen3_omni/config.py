@@ -48,6 +48,7 @@ class OmniConfig:
         thinker = keys.part("thinker_config")
         text, vision = thinker.part("text_config"), thinker.part("vision_config")
         speaks = keys.flag("enable_audio_output", bool(keys.given.get("talker_config")))
+        decoder = LLMConfig.read(text, "qwen3_moe")
         audio_start = thinker.id("audio_start_token_id")
         rope = rope_of(text)
         if not rope.flag(rope.either("mrope_interleaved", "interleaved")):
@@ -55,8 +56,8 @@ class OmniConfig:
         return keys.checked(
             cls(
                 thinker=attrs.evolve(
-                    LLMConfig.read(text, "qwen3_moe"),
-                    mrope=sections(text),
+                    decoder,
+                    mrope=sections(text, decoder.head_dim),
                     media=True,
                     deepstack=len(vision.get("deepstack_visual_indexes", LIST, [], [])),
                 ),
@@ -74,11 +75,11 @@ class OmniConfig:
         )
 
 
-def sections(text: Keys) -> tuple[int, int, int]:
+def sections(text: Keys, head_dim: int) -> tuple[int, int, int]:
     """Channel pairs of a head that turn with time, height and width."""
-    half = text.size("head_dim") // 2
+    half = head_dim // 2
     three = Kind(
-        f"three numbers with the sum {half}, half of head_dim",
+        f"three numbers with the sum {half}, half a head",
         lambda value: isinstance(value, list) and len(value) == 3 and all(map(is_whole, value)) and sum(value) == half,
     )
     time, height, width = rope_of(text).get("mrope_section", three, instead=(0, 0, 0))

@@ -82,7 +82,7 @@ class OmniSpeechConfig(SpeechConfig):
             text_eos=keys.id("tts_eos_token_id"),
             codec=CodecIds.read(talker, "pad", "bos", "nothink", "think_bos", "think_eos"),
             speakers=talker.ids("speaker_id", _VOICES),
-            sections=sections(text),
+            sections=sections(text, outer.head_dim),
             thinker_hidden=talker.size("thinker_hidden_size"),
             projection=outer.intermediate,
             accept_layer=talker.id("accept_hidden_layer"),
