@@ -126,9 +126,9 @@ def test_cache_holds_rotated_keys_and_plain_values_at_their_places() -> None:
         k = (x[row, 0] @ w["k_proj.weight"].T).reshape(KV_HEADS, HEAD_DIM)
         a, b = np.split(k, 2, axis=-1)
         rotated = np.concatenate([a * COS[place] - b * SIN[place], b * COS[place] + a * SIN[place]], axis=-1)
-        np.testing.assert_allclose(keys[row, :, place], rotated, atol=1e-6)
+        np.testing.assert_allclose(keys[row, :, place], rotated, atol=5e-6)
         plain = (x[row, 0] @ w["v_proj.weight"].T).reshape(KV_HEADS, HEAD_DIM)
-        np.testing.assert_allclose(values[row, :, place], plain, atol=1e-6)
+        np.testing.assert_allclose(values[row, :, place], plain, atol=5e-6)
         others = [entry for entry in range(CAPACITY) if entry != place]
         assert not keys[row, :, others].any() and not values[row, :, others].any()
 
