@@ -11,6 +11,7 @@ from framework.errors import Problem, StageError
 from framework.execution.payloads import TextChunk
 from framework.execution.runner import Row
 from framework.execution.sampling import Sampling
+from models.llm.rows import considered
 
 
 @attrs.frozen(kw_only=True)
@@ -57,8 +58,7 @@ class Limits:
 
 def candidates(sampling: Sampling, vocab: int) -> int:
     """Best tokens a row needs to see."""
-    considered = (sampling.top_k or vocab) if sampling.temperature > 0 else 1
-    return max(considered, sampling.num_logprobs)
+    return max(considered(sampling, vocab), sampling.num_logprobs)
 
 
 def messages_of(row: Row, system: str) -> Sequence[Mapping[str, Any]]:

@@ -22,8 +22,8 @@ from framework.execution.sampling import Sampling, uniform
 from framework.graph.model import InputDecl, RunnerDecl, Stage
 from models.llm.admission import Limits, candidates, messages_of
 from models.llm.media import ENCODERS, Float32, MediaPrompt, MediaReader, media_parts
+from models.llm.rows import bounds, contiguous, looked_at
 
-CANDIDATES = (1, 64, 256, 1024)  # numbers of best tokens a call may look at, before the whole vocabulary
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # inputs that hold for a whole request
 
 
@@ -213,7 +213,7 @@ class Backbone(Runner):
         sequences = [self._sequences[row.index] for row in rows if not row.finished]
         reading = [sequence for sequence in sequences if sequence.reading and not sequence.parts]
         writing = [sequence for sequence in sequences if not sequence.reading]
-        for group in [[sequence] for sequence in reading] if self.config.bucket else _contiguous(reading):
+        for group in [[sequence] for sequence in reading] if self.config.bucket else contiguous(reading):
             self._read(group)
         if writing:
             self._write(writing)
@@ -294,12 +294,7 @@ class Backbone(Runner):
 
     def _write(self, writing: Sequence[_Sequence]) -> None:
         """One token of each reply."""
-        indices = [sequence.row.index for sequence in writing]
-        start, stop = min(indices), max(indices) + 1
-        if self._engine.captures:
-            start, stop = 0, self._rows
-        elif self.config.bucket:
-            start, stop = 0, max(stop, self.config.bucket)
+        start, stop = bounds(writing, rows=self._rows, bucket=self.config.bucket, captures=self._engine.captures)
         rows = [self._sequences.get(index) for index in range(start, stop)]
         call = self._call(start, stop, 1, writing)
         ids = np.array([[s.last if s else 0] for s in rows], np.int64)
@@ -317,8 +312,7 @@ class Backbone(Runner):
             dims["media"] = media
         if not limits.candidates:
             wanted = max(candidates(sequence.sampling, limits.vocab) for sequence in sequences)
-            count = next((n for n in CANDIDATES if wanted <= n < limits.vocab), limits.vocab)
-            dims["candidates"] = fixed["candidates"] = count
+            dims["candidates"] = fixed["candidates"] = looked_at(wanted, limits.vocab)
         return self._calls.get(start, stop, dims, fixed, repeated=tokens == 1)
 
     def _run(
@@ -385,16 +379,3 @@ class Backbone(Runner):
             port.write(TextChunk(text=text, ids=(token,), logprobs=logprobs))
         if reason:
             sequence.row.finish(finish_reason=reason, generated_tokens=sequence.generated)
-
-
-def _contiguous(sequences: Sequence[_Sequence]) -> list[list[_Sequence]]:
-    """Split rows into runs without a gap. A prompt that goes on is read alone: GroupQueryAttention takes several rows
-    of several tokens only while their caches are empty."""
-    groups: list[list[_Sequence]] = []
-    for sequence in sorted(sequences, key=lambda sequence: sequence.row.index):
-        last = groups[-1][-1] if groups else None
-        if last and last.row.index + 1 == sequence.row.index and not last.length and not sequence.length:
-            groups[-1].append(sequence)
-        else:
-            groups.append([sequence])
-    return groups

@@ -21,9 +21,9 @@ from framework.errors import ConfigError, Problem, StageError
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.execution.sampling import Sampling, uniform
 from framework.graph.model import InputDecl, RunnerDecl, Stage
+from models.llm.rows import bounds, considered, contiguous, looked_at
 from models.qwen3_tts.config import FRAME_RATE, NOTHING
 
-CANDIDATES = (1, 64, 256, 1024)  # numbers of best codes a call may look at, before all of them
 # Frames that a text takes: about 4 a token. Twice as many must fit into the cache; after three times as many, and some
 # for a pause, the talker has lost its way.
 FITTING, MOST, PAUSE = 8, 12, 75
@@ -216,7 +216,7 @@ class Talker(Runner):
         speeches = [speech for speech in speeches if not speech.row.finished]
         reading = [speech for speech in speeches if speech.reading]
         speaking = [speech for speech in speeches if not speech.reading]
-        for group in [[speech] for speech in reading] if self.config.bucket else _contiguous(reading):
+        for group in [[speech] for speech in reading] if self.config.bucket else contiguous(reading):
             self._read(group)
         if speaking:
             self._speak(speaking)
@@ -247,7 +247,7 @@ class Talker(Runner):
             if not 0 <= code < self._vocab
         ]
         for role, sampling in (("talker", talker), ("code_predictor", predictor)):
-            if self._fixed and _candidates(sampling, self._vocab) > self._fixed:
+            if self._fixed and considered(sampling, self._vocab) > self._fixed:
                 expected = f"1 to {self._fixed}, the best codes that the engine looks at"
                 hint = "0 means all; build with a larger build.candidates"
                 got = str(sampling.top_k)
@@ -320,12 +320,7 @@ class Talker(Runner):
 
     def _speak(self, speaking: Sequence[_Speech]) -> None:
         """One frame of each."""
-        indices = [speech.row.index for speech in speaking]
-        start, stop = min(indices), max(indices) + 1
-        if self._engine.captures:
-            start, stop = 0, self._rows
-        elif self.config.bucket:
-            start, stop = 0, max(stop, self.config.bucket)
+        start, stop = bounds(speaking, rows=self._rows, bucket=self.config.bucket, captures=self._engine.captures)
         # A row in between that has nothing to do gets anything, at a place of the cache that its next call overwrites.
         rows = [self._speeches.get(index) for index in range(start, stop)]
         pad, other = self._tts.text_pad, speaking[0]
@@ -353,8 +348,8 @@ class Talker(Runner):
     ) -> Any:
         """One call; returns int64 [rows, groups]."""
         speeches = active if active is not None else [speech for speech in rows if speech is not None]
-        wanted = max(_candidates(s, self._vocab) for speech in speeches for s in (speech.talker, speech.predictor))
-        best = next((n for n in CANDIDATES if wanted <= n), self._vocab)
+        wanted = max(considered(s, self._vocab) for speech in speeches for s in (speech.talker, speech.predictor))
+        best = looked_at(wanted, self._vocab)
         dims = {"tokens": text.shape[1]}
         if self._media:
             dims["media"] = 1 if features is None else text.shape[1]
@@ -403,21 +398,3 @@ class Talker(Runner):
             said = speech.length - len(speech.prompt.text) + 1  # frames, and the end
             details["text_tokens"] = speech.script.read(said)
         speech.row.finish(finish_reason=reason, frames=speech.frames, **details)
-
-
-def _candidates(sampling: Sampling, vocab: int) -> int:
-    """Best codes a row needs to see."""
-    return (sampling.top_k or vocab) if sampling.temperature > 0 else 1
-
-
-def _contiguous(speeches: Sequence[_Speech]) -> list[list[_Speech]]:
-    """Split rows into runs without a gap. A prompt that goes on is read alone: GroupQueryAttention takes several rows
-    of several tokens only while their caches are empty."""
-    groups: list[list[_Speech]] = []
-    for speech in sorted(speeches, key=lambda speech: speech.row.index):
-        last = groups[-1][-1] if groups else None
-        if last and last.row.index + 1 == speech.row.index and not last.length and not speech.length:
-            groups[-1].append(speech)
-        else:
-            groups.append([speech])
-    return groups
