@@ -104,7 +104,7 @@ def test_experts_of_few_bits_are_those_of_their_blocks(bits: int, norm_topk: boo
     held = sum(v.const_value.nbytes for n, v in model.graph.initializers.items() if "experts" in n and v.const_value)
     assert held <= 3 * EXPERTS * HIDDEN * INNER * (bits + 1.5) / 8
     error = run(model, x=X)["y"] - expected
-    assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.02  # of activations rounded to 8 bits
+    assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.03  # of activations rounded to 8 bits
 
 
 @pytest.mark.parametrize("asked", [64, 128])
@@ -122,7 +122,7 @@ def test_experts_have_blocks_of_the_size_that_fits_both_widths(asked: int) -> No
     (node,) = (node for node in model.graph if node.op_type == "QMoE")
     assert node.attributes["block_size"].as_int() == 64
     error = run(model, x=x)["y"] - expected
-    assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.02  # of activations rounded to 8 bits
+    assert np.sqrt((error**2).mean() / (expected**2).mean()) < 0.03  # of activations rounded to 8 bits
 
 
 def test_all_tokens_of_a_few_bits_equal_one_at_a_time() -> None:
@@ -154,7 +154,7 @@ def test_the_blocks_of_a_checkpoint_are_carried_over() -> None:
     mixture = {"experts": EXPERTS, "top_k": 2, "norm_topk": True}
     expected = run(model_of(MoE(HIDDEN, INNER, **mixture), tensors), x=X)["y"]  # type: ignore[arg-type]
     found = run(grouped(model_of(MoE(HIDDEN, INNER, **mixture), tensors, "int4")), x=X)["y"]  # type: ignore[arg-type]
-    assert np.sqrt(((found - expected) ** 2).mean() / (expected**2).mean()) < 0.02  # of activations alone
+    assert np.sqrt(((found - expected) ** 2).mean() / (expected**2).mean()) < 0.03  # of activations alone
 
 
 def test_experts_that_blocks_do_not_divide_stay_fp32() -> None:
