@@ -102,7 +102,7 @@ def test_a_second_builder_waits_for_the_first(tmp_path: Path) -> None:
     for builder in builders:
         builder.start()
     for builder in builders:
-        builder.join(20)
+        builder.join(120)
     assert [builder.exitcode for builder in builders] == [0, 0, 0]
     assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
     assert (tmp_path / "engine" / "engine.json").read_text() == (tmp_path / "engine" / "second").read_text()
@@ -127,9 +127,10 @@ def test_what_a_killed_builder_left_is_removed(tmp_path: Path) -> None:
     builder = multiprocessing.get_context("fork").Process(target=build, args=(tmp_path / "engine", "half", 60))
     builder.start()
     while not (tmp_path / ".engine.building" / "engine.json").exists():
+        assert builder.is_alive()
         time.sleep(0.01)
     os.kill(builder.pid or 0, signal.SIGKILL)
-    builder.join(20)
+    builder.join(120)
     assert not (tmp_path / "engine").exists()
     build(tmp_path / "engine", "new")
     assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
