@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from framework.engines.backend import OnnxRuntimeCpu, OnnxRuntimeCuda
 from framework.engines.bound import Bindings, BufferCall, BufferEngine
 from framework.engines.manifest import Manifest
-from framework.engines.memory import Buffer, HostMemory, Memory
+from framework.engines.memory import Buffer, HostMemory, Memory, give_back
 from framework.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class OnnxRuntimeEngine(BufferEngine):
         super().__init__(record.spec, memory, record.in_place)
         self.captures = isinstance(backend, OnnxRuntimeCuda) and backend.cuda_graph
         self._session = _session(folder, _options(backend), providers, str(folder))
+        give_back()
         if self._session.get_providers()[0] != providers[0][0]:
             raise ConfigError(
                 Problem(
