@@ -68,6 +68,7 @@ def build(
                 states=component.states,
                 caps=component.caps,
                 opt=component.opt,
+                most=component.most,
                 checkpoint=checkpoint.fingerprint,
                 options=recorded,
             )
@@ -99,7 +100,7 @@ def plan(
     for component in _selected(components, options.components):
         model = component.model(dtype)
         _note(model, options)
-        found[component.name] = foreseen(model, backend.name, component.states, component.caps)
+        found[component.name] = foreseen(model, backend.name, component.states, component.caps, component.most)
     return found
 
 

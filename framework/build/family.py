@@ -62,6 +62,8 @@ class Component:
         states: state input name -> state output name.
         caps: largest value of each symbolic dimension; `opt` the value to tune for where a backend asks.
         opt: see caps.
+        most: dims of the largest call that its runner makes, where those are less than the caps: what its activations
+            are planned for.
         files: sidecar files to lie beside the engine: name -> bytes, or a path to copy.
     """
 
@@ -71,6 +73,7 @@ class Component:
     states: Mapping[str, str]
     caps: Mapping[str, int]
     opt: Mapping[str, int] = attrs.field(factory=dict)
+    most: Mapping[str, int] = attrs.field(factory=dict)
     files: Mapping[str, bytes | Path] = attrs.field(factory=dict)
 
 

@@ -15,7 +15,7 @@ from framework.graph.model import Graph
 
 HEADINGS = ("stage", "engine", "rows", "weights", "caches", "activations", "total")
 PROCESS = 75_000_000  # Python and its libraries, on the host
-NOTE = "estimated; caches with every row full, activations at the largest shapes"
+NOTE = "estimated; caches with every row full, activations of the largest call"
 
 
 @attrs.frozen(kw_only=True)

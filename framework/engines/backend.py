@@ -107,6 +107,7 @@ def compile_engine(
     states: Mapping[str, str],
     caps: Mapping[str, int],
     opt: Mapping[str, int] | None = None,
+    most: Mapping[str, int] | None = None,
     checkpoint: str = "",
     options: Mapping[str, Any] | None = None,
 ) -> Manifest:
@@ -117,6 +118,7 @@ def compile_engine(
         states: state input -> state output.
         caps: largest value of each symbolic dimension.
         opt: value of each dimension to tune for, where the backend asks; default the cap.
+        most: of the largest call, for the record of its memory; default the cap.
         checkpoint: fingerprint of the weights, to be recorded.
         options: what the build was asked for, to be recorded.
 
@@ -133,10 +135,8 @@ def compile_engine(
         model = rewrite(model)
     verify.check(model, where=f"{where}, after the backend's passes", states=states, caps=caps)
     spec = verify.spec_of(model, states=states, caps=caps)
-    weights, activations = (
-        footprint.weights_of(model, backend.name),
-        footprint.activations_of(model, spec, backend.name),
-    )
+    weights = footprint.weights_of(model, backend.name)
+    activations = footprint.activations_of(model, attrs.evolve(spec, caps={**caps, **(most or {})}), backend.name)
     if isinstance(backend, TensorRT):
         from framework.engines import tensorrt
 
@@ -156,6 +156,7 @@ def compile_engine(
         files=manifest.describe(folder, files),
         weights=0 if isinstance(backend, TensorRT) else weights,  # a plan is loaded as it is
         activations=activations,
+        alone="batch" in (most or {}),
     )
     manifest.write(folder, record)
     return record

@@ -47,6 +47,7 @@ class Manifest:
         versions: of the packages that made it.
         files: every file of the engine.
         weights, activations: bytes they take in memory once loaded (see `footprint`); 0 when not recorded.
+        alone: whether the activations are those of the largest call whatever the rows, as it is for one row.
     """
 
     format: int = FORMAT
@@ -59,6 +60,7 @@ class Manifest:
     files: Mapping[str, File]
     weights: int = 0
     activations: int = 0
+    alone: bool = False
 
 
 def write(folder: Path, manifest: Manifest) -> None:

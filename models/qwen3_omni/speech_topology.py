@@ -114,6 +114,7 @@ def _vocoder(checkpoint: Checkpoint, options: BuildOptions) -> Component:
         states=states,
         caps={"batch": options.max_batch_size, "frames": MAX_FRAMES},
         opt={"frames": 25},
+        most={"frames": 25},
         files={VOCODER_FILE: json.dumps({"late": late(config)}).encode()},
     )
 

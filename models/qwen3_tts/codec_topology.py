@@ -37,6 +37,7 @@ def codec_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Comp
             states=states,
             caps={"batch": rows, "frames": MAX_FRAMES},
             opt={"frames": 25},
+            most={"frames": 25},
         )
     ]
     if checkpoint.config.get("tts_model_type") == "base":

@@ -31,6 +31,7 @@ class Whisper:
                 states={name: f"{name}.next" for name in cross},
                 caps={"batch": options.max_batch_size},
                 opt={"batch": 1},
+                most={"batch": 1},
             ),
             Component(
                 name=DECODER,

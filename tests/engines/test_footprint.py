@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -57,44 +58,57 @@ def test_a_record_of_an_older_build_counts_files_and_ends(record: manifest.Manif
     assert 0 < old.activations < footprint(record, 2).activations * 4
 
 
+def value(name: str, *dims: int | str, data: Any = None) -> ir.Value:
+    tensor = None if data is None else ir.tensor(data)
+    shape = ir.Shape(dims if tensor is None else tensor.shape) if dims or tensor is not None else None
+    kind = FLOAT if tensor is None else ir.TensorType(tensor.dtype)
+    return ir.Value(name=name, shape=shape, type=kind, const_value=tensor)
+
+
+def network(
+    inputs: list[ir.Value], outputs: list[ir.Value], nodes: list[ir.Node], weights: list[ir.Value], n: int = 4
+) -> tuple[ir.Model, EngineSpec]:
+    opsets = {"": 24, "com.microsoft": 1}
+    graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=weights, opset_imports=opsets, name="g")
+    ends = [tuple(TensorSpec(name=str(v.name), dtype="float32", shape=("n",)) for v in vs) for vs in (inputs, outputs)]
+    return ir.Model(graph, ir_version=11), EngineSpec(inputs=ends[0], outputs=ends[1], caps={"n": n})
+
+
 def test_the_most_that_is_alive_at_once_is_counted() -> None:
-    """x [4] -> a [4] -> b [40] -> y [4], and z [4] from a at the end: b lives beside x, a and y, not beside z."""
-
-    def value(name: str, size: int | str) -> ir.Value:
-        return ir.Value(name=name, shape=ir.Shape([size]), type=FLOAT)
-
-    x, a, b, y, z = (
-        value(name, size) for name, size in (("x", "n"), ("a", "n"), ("b", "10*n"), ("y", "n"), ("z", "n"))
-    )
-    weight = ir.Value(name="w", shape=ir.Shape([99]), type=FLOAT, const_value=ir.tensor(np.zeros(99, np.float32)))
-    folded = value("w2", 99)
+    """x [4] -> a [4] -> b [40] -> y [1], and z [4] from a at the end: b lives beside a, not z; w2 is a weight."""
+    x, a, b, y, z = value("x", "n"), value("a"), value("b"), value("y", 1), value("z", "n")
+    weight, folded = value("w", data=np.zeros(4, np.float32)), value("w2", 4)
     nodes = [
         ir.Node("", "Neg", [weight], outputs=[folded]),
-        ir.Node("", "Relu", [x], outputs=[a]),
-        ir.Node("", "Tile", [a, folded], outputs=[b]),
-        ir.Node("", "Some", [b], outputs=[y]),
+        ir.Node("", "Add", [x, folded], outputs=[a]),
+        ir.Node("", "Concat", [a] * 10, outputs=[b], attributes=[ir.AttrInt64("axis", 0)]),
+        ir.Node("", "ReduceMax", [b], outputs=[y]),
         ir.Node("", "Relu", [a], outputs=[z]),
     ]
-    graph = ir.Graph([x], [y, z], nodes=nodes, initializers=[weight], opset_imports={"": 24}, name="g")
-    ends = [TensorSpec(name=name, dtype="float32", shape=("n",)) for name in "xyz"]
-    spec = EngineSpec(inputs=(ends[0],), outputs=tuple(ends[1:]), caps={"n": 4})
-    model = ir.Model(graph, ir_version=11)
-    assert activations_of(model, spec, "cuda") == 4 * (4 + 4 + 40 + 4)
-    assert activations_of(model, spec, "cpu") == 2 * activations_of(model, spec, "cuda"), "an arena grows by doubling"
+    model, spec = network([x], [y, z], nodes, [weight])
+    ends, between = 4 * (4 + 1 + 4), 4 * (4 + 40)
+    assert activations_of(model, spec, "cuda") == ends + between
+    assert activations_of(model, spec, "cpu") == ends + 2.5 * between, "an arena has gaps"
+
+
+def test_what_only_looks_at_another_value_takes_nothing_and_keeps_it() -> None:
+    x, a, seen, b, y = value("x", "n"), value("a"), value("seen"), value("b"), value("y", 1, "n")
+    shape = value("shape", data=np.array([1, -1], np.int64))
+    nodes = [
+        ir.Node("", "Relu", [x], outputs=[a]),
+        ir.Node("", "Reshape", [a, shape], outputs=[seen]),
+        ir.Node("", "Relu", [x], outputs=[b]),
+        ir.Node("", "Add", [seen, b], outputs=[y]),
+    ]
+    model, spec = network([x], [y], nodes, [shape])
+    assert activations_of(model, spec, "cuda") == 4 * (4 + 4) + 4 * (4 + 4), "a, which is looked at, and b"
 
 
 def test_a_value_of_unknown_shape_counts_as_the_largest_it_is_made_of() -> None:
-    x, hidden, y = (ir.Value(name=name, type=FLOAT) for name in ("x", "hidden", "y"))
-    x.shape = y.shape = ir.Shape(["n"])
-    graph = ir.Graph(
-        [x],
-        [y],
-        nodes=[ir.Node("", "Relu", [x], outputs=[hidden]), ir.Node("", "Relu", [hidden], outputs=[y])],
-        name="g",
-    )
-    ends = [TensorSpec(name=name, dtype="float32", shape=("n",)) for name in "xy"]
-    spec = EngineSpec(inputs=(ends[0],), outputs=(ends[1],), caps={"n": 10})
-    assert activations_of(ir.Model(graph, ir_version=11), spec, "cuda") == 4 * 30
+    x, hidden, y = value("x", "n"), value("hidden"), value("y", "n")
+    nodes = [ir.Node("", "Some", [x], outputs=[hidden]), ir.Node("", "Some", [hidden], outputs=[y])]
+    model, spec = network([x], [y], nodes, [], n=10)
+    assert activations_of(model, spec, "cuda") == 4 * 30
 
 
 def test_the_folder_of_a_record_is_not_opened(record: manifest.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
