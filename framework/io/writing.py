@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,12 +32,22 @@ def replace(path: Path, text: Iterable[str]) -> None:
 
     Half a surrogate pair is no UTF-8; it is written with a backslash, which is JSON's own escape of it.
     """
-    unfinished = path.with_name(path.name + ".part")
+    with (
+        replacing(path) as unfinished,
+        unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as out,
+    ):
+        out.writelines(text)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to, which is nobody else's; what lies there at the end of the block becomes `path`."""
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with naming(path), unfinished.open("w", encoding="utf-8", errors="backslashreplace") as out:
-            out.writelines(text)
-            out.flush()
-            os.fsync(out.fileno())
+        with naming(path):
+            yield unfinished
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)

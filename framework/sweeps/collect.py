@@ -118,7 +118,7 @@ def collect(folder: Path) -> Sweep:
     said = heard.get("said", {}) if isinstance(heard, dict) else {}
     points = _merged([_point(job, folder, said) for job in jobs])
     keys = dict.fromkeys(key for point in points for key in point.overrides)
-    varying = [key for key in keys if len({repr(point.overrides.get(key)) for point in points}) > 1]
+    varying = [key for key in keys if len({repr(point.overrides.get(key, ...)) for point in points}) > 1]
     fixed = {key: points[0].overrides[key] for key in keys if key not in varying}
     return Sweep(
         folder=folder,

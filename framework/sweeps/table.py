@@ -6,9 +6,11 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from framework.io.writing import replace, replacing
 from framework.sweeps.collect import Point, Sweep
 
 CSV, PARQUET = "table.csv", "table.parquet"
@@ -33,11 +35,11 @@ def rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def save_csv(sweep: Sweep, path: Path) -> None:
-    found = rows(sweep)
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        writer = csv.DictWriter(file, list(found[0]))
-        writer.writeheader()
-        writer.writerows(found)
+    found, file = rows(sweep), StringIO(newline="")
+    writer = csv.DictWriter(file, list(found[0]))
+    writer.writeheader()
+    writer.writerows(found)
+    replace(path, [file.getvalue()])
 
 
 def save_parquet(sweep: Sweep, path: Path) -> str | None:
@@ -50,7 +52,8 @@ def save_parquet(sweep: Sweep, path: Path) -> str | None:
     found = rows(sweep)
     columns = {name: _column([row[name] for row in found]) for name in found[0]}
     fixed = {"fixed": json.dumps(dict(sweep.fixed), ensure_ascii=False, default=str)}
-    pq.write_table(pa.table(columns).replace_schema_metadata(fixed), path)
+    with replacing(path) as unfinished:
+        pq.write_table(pa.table(columns).replace_schema_metadata(fixed), unfinished)
     return None
 
 

@@ -28,6 +28,13 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert collect(tmp_path) == sweep, "the same files give the same value"
 
 
+def test_nothing_is_another_value_than_none_given(tmp_path: Path) -> None:
+    job(tmp_path / "0", entry(), overrides=["deployment=x"])
+    job(tmp_path / "1", entry(), overrides=["deployment=x", "sampling.top_k=null"])
+    sweep = collect(tmp_path)
+    assert (sweep.parameters, sweep.fixed) == (("sampling.top_k",), {"deployment": "x"})
+
+
 def test_ten_comes_after_two(tmp_path: Path) -> None:
     for number in (10, 2, 1):
         job(tmp_path / str(number), entry())
