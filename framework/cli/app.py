@@ -233,9 +233,11 @@ def _job(task: Task, cfg: DictConfig, command: str, *, keep: bool, sweep: bool) 
     )
     if run.folder is None:
         return task(values_of(cfg), run)
-    from framework.cli.sweeping import problems_in
+    from framework.cli.sweeping import check_own, problems_in
     from framework.sweeps.record import recording
 
+    if sweep:
+        check_own(run.folder, Path(hydra_cfg.runtime.cwd, hydra_cfg.sweep.dir))
     with recording(run.folder, run.overrides, measured=run.sweep) as record:
         if problems := problems_in(cfg):
             raise problems

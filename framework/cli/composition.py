@@ -208,14 +208,16 @@ def problems_of(
             unknown.append(inner if inner.startswith(f"{key}.") else key)
         else:
             found.append(_problem(error, culprit))
-        if culprit is None:
+        if culprit not in remaining:  # it is a file's, or not said
             break
-        remaining.remove(culprit)
+        remaining.remove(str(culprit))
         try:
             cfg = compose(remaining)
         except (HydraException, OmegaConfBaseException) as following:
             error = following
     keys = [] if cfg is None else [*_keys(cfg)]
+    if cfg is not None and any(key.startswith("hydra.") for key in unknown):
+        keys += _keys(cfg.hydra, "hydra.")
     return found + [
         Problem(where=key, got="an unknown setting", expected="one that exists", hint=_nearest_key(key, keys))
         for key in unknown
@@ -255,6 +257,8 @@ def _culprit(error: Exception, key: str | None, overrides: list[str]) -> str | N
         return error.override
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         key = str(Path(error.missing_cfg_file).parent)
+    if "does not support sweep type" in str(error):
+        return next((o for o in overrides if "interval(" in o), None)
     if key is None:
         quoted = set(re.findall(r"[\w.+~/@]+", str(error)))
         return next((o for o in overrides if o in str(error) or key_of(o) in quoted), None)
@@ -279,6 +283,10 @@ def _problem(error: Exception, culprit: str | None) -> Problem:
     if isinstance(error, OverrideParseException):
         hint = "text with , = ( ) { } or quotes needs quotes of its own: 'key=\"a, b\"'"
         return Problem(where=where, got=got, expected="a value, a list or a mapping", hint=hint)
+    if "does not support sweep type" in str(error):
+        hint = "hydra/sweeper=optuna looks in an interval; range(0,1,0.2) tries each step"
+        where, got = (where, got) if culprit else ("hydra.sweeper.params", "an interval")
+        return Problem(where=where, got=got, expected="values to try", hint=hint)
     if "--multirun" in str(error):
         hint = "-m runs each of several; a text with a comma needs quotes of its own: 'key=\"a, b\"'"
         return Problem(where=where, got=got, expected="one value", hint=hint)

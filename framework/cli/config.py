@@ -84,7 +84,7 @@ class ReportConfig:
     """See `conf/report.yaml`."""
 
     paths: Paths
-    report: ReportOptions = ReportOptions()
+    report: ReportOptions
     folder: Path | None = None
     explain: bool = False
 
@@ -117,7 +117,7 @@ class InferenceConfig(BuildConfig):
     sampling: Node
     style: Node
     batching: Node
-    report: ReportOptions = ReportOptions()
+    report: ReportOptions
     stages: Node = attrs.field(factory=dict)
     build_if_missing: bool = False
 

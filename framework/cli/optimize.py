@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ class OptunaSweeper(Sweeper):
             if not isinstance(number, int) or number < 1:
                 where, expected = f"hydra.sweeper.{key}", "a whole number of 1 or more"
                 problems.append(Problem(where=where, got=repr(number), expected=expected))
+        if seed is not None and not isinstance(seed, int):
+            problems.append(Problem(where="hydra.sweeper.seed", got=repr(seed), expected="a whole number, or null"))
         if problems:
             raise ConfigError(problems)
         self.objective = str(objective)
@@ -79,13 +82,7 @@ class OptunaSweeper(Sweeper):
         if not any(override.is_sweep_override() for override in given):
             hint = "'sampling.temperature=interval(0.2,1.2)'"
             raise ConfigError(Problem(where="hydra/sweeper", got="no range", expected="something to try", hint=hint))
-        study = optuna.create_study(
-            direction=self.direction,
-            sampler=optuna.samplers.TPESampler(seed=self.seed),
-            storage=self.storage,
-            study_name=self.study_name,
-            load_if_exists=True,
-        )
+        study = self._study()
         folder = Path(str(self.config.hydra.sweep.dir)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, folder / "multirun.yaml")
@@ -112,6 +109,26 @@ class OptunaSweeper(Sweeper):
                     points.append((f"[{begin + trials.index(trial)}] {' '.join(changed)}", value))
         self._tell(points)
         return batches
+
+    def _study(self) -> Any:
+        """Begun, or gone on with. Raises ConfigError when its storage cannot be opened, or holds one that goes the
+        other way."""
+        import optuna
+
+        begin = partial(optuna.create_study, direction=self.direction, study_name=self.study_name, load_if_exists=True)
+        sampler = optuna.samplers.TPESampler(seed=self.seed)
+        try:
+            study = begin(sampler=sampler, storage=self.storage)
+        except Exception as error:  # of the many libraries that a storage may be of
+            if self.storage is None:
+                raise
+            where, expected = "hydra.sweeper.storage", "a storage of Optuna, such as sqlite:///study.db"
+            hint = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ConfigError(Problem(where=where, got=repr(self.storage), expected=expected, hint=hint)) from error
+        if (found := study.direction.name.lower()) != self.direction:
+            where, got = "hydra.sweeper.study_name", f"{self.study_name!r}, which is there to {found}"
+            raise ConfigError(Problem(where=where, got=got, expected=f"a study to {self.direction}"))
+        return study
 
     def _value(self, result: JobReturn, folder: Path) -> float | None:
         """The objective of one job; None when it failed or has no such number."""
@@ -159,17 +176,28 @@ def check_objective(objective: str, values: Mapping[str, Any]) -> None:
 
 
 def suggested(override: Override, trial: Any) -> str:
-    """An override with the value that a trial tries for it; one without a choice is as it was."""
-    key, value = override.get_key_element(), override.value()
+    """An override with the value that a trial tries for it; one without a choice is as it was.
+
+    Raises ConfigError for a range without a value in it.
+    """
+    key = override.get_key_element()
     if not override.is_sweep_override():
         return f"{key}={override.get_value_element_as_str()}"
-    name = override.key_or_group
+    try:
+        return f"{key}={_suggestion(override, trial)}"
+    except ValueError as error:
+        where, got = override.key_or_group, str(override.input_line).partition("=")[2]
+        raise ConfigError(Problem(where=where, got=repr(got), expected="values to try", hint=str(error))) from error
+
+
+def _suggestion(override: Override, trial: Any) -> Any:
+    name, value = override.key_or_group, override.value()
     if isinstance(value, IntervalSweep):
         log = "log" in value.tags
         if isinstance(value.start, int) and isinstance(value.end, int):
-            return f"{key}={trial.suggest_int(name, value.start, value.end, log=log)}"
-        return f"{key}={trial.suggest_float(name, float(value.start or 0), float(value.end or 0), log=log)}"
+            return trial.suggest_int(name, value.start, value.end, log=log)
+        return trial.suggest_float(name, float(value.start or 0), float(value.end or 0), log=log)
     if isinstance(value, RangeSweep) and not value.shuffle:
-        return f"{key}={trial.suggest_categorical(name, list(value.range()))}"
+        return trial.suggest_categorical(name, list(value.range()))
     assert isinstance(value, (ChoiceSweep, RangeSweep)) or override.is_discrete_sweep()
-    return f"{key}={trial.suggest_categorical(name, list(override.sweep_string_iterator()))}"
+    return trial.suggest_categorical(name, list(override.sweep_string_iterator()))

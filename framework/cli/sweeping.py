@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from framework.cli.composition import Composer, problems_of, values_of
 from framework.cli.launchers import make_sweeper
 from framework.errors import ConfigError, Problem
-from framework.sweeps.record import MARK, write
+from framework.sweeps.record import FILE_NAME, MARK, write
 
 _PROBLEMS = "composition_problems"  # key of a job's config that did not compose
 
@@ -54,6 +54,10 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int], check: Check) ->
     transcriber = OmegaConf.select(cfg, "report.transcribe")
     if transcriber is not None:  # needed when all jobs are done
         composer.check_choice("deployment", str(transcriber), where="report.transcribe")
+    size = OmegaConf.select(cfg, "hydra.sweeper.max_batch_size")
+    if size is not None and size < 1:
+        where, expected = "hydra.sweeper.max_batch_size", "1 or more; null is all at once"
+        raise ConfigError(Problem(where=where, got=str(size), expected=expected))
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.mode = RunMode.MULTIRUN
     loader: Any = composer.hydra.config_loader
@@ -72,6 +76,7 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int], check: Check) ->
         arguments = [str(override) for override in cfg.hydra.overrides.task]
         try:
             batches = sweeper.sweep(arguments=arguments) or []
+            _check_some(batches)
         except (HydraException, OmegaConfBaseException, ConfigError):
             _unclaim(folder)
             raise
@@ -117,6 +122,17 @@ def claim(folder: Path) -> None:
         ) from None
 
 
+def check_own(folder: Path, sweep: Path) -> None:
+    """Raise ConfigError when another job has left its record in the folder of this one, or it is not in the sweep's."""
+    outside = not folder.resolve().is_relative_to(sweep.resolve())
+    if outside or (folder / FILE_NAME).exists():
+        fault = "is not in the sweep's" if outside else "another point has"
+        expected, hint = "a folder of its own in the sweep's for each point", "${hydra.job.num} is its number"
+        raise ConfigError(
+            Problem(where="hydra.sweep.subdir", got=f"'{folder}', which {fault}", expected=expected, hint=hint)
+        )
+
+
 def _unclaim(folder: Path) -> None:
     """Remove the folder of a sweep none of whose jobs has started."""
     if not any(path.is_dir() for path in folder.iterdir()):
@@ -149,11 +165,15 @@ def _check(loader: Any, cfg: DictConfig, check: Check, batch: Sequence[Sequence[
     write(path, mark)  # in one step: a report may be reading it
 
 
-def _check_ends(loader: Any, cfg: DictConfig, check: Check, batch: Sequence[Sequence[str]]) -> None:
-    """Raise ConfigError for a sweep of nothing, and for what is wrong with the first and the last job alike."""
-    if not batch:
+def _check_some(points: Sequence[Any]) -> None:
+    if not points:
         expected = "at least one value for each setting"
         raise ConfigError(Problem(where="sweep", got="no point", expected=expected, hint="range() or glob() gave none"))
+
+
+def _check_ends(loader: Any, cfg: DictConfig, check: Check, batch: Sequence[Sequence[str]]) -> None:
+    """Raise ConfigError for a sweep of nothing, and for what is wrong with the first and the last job alike."""
+    _check_some(batch)
     ends = []
     for overrides in (batch[0], batch[-1]):
         try:

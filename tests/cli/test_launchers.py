@@ -166,6 +166,16 @@ def test_optuna_finds_the_best_point(tmp_path: Path) -> None:
             "hydra.sweeper.n_trials: got 0, expected a whole",
         ),
         (["hydra.sweeper.objective=rtf"], "hydra/sweeper: got no range, expected something to try"),
+        (["hydra.sweeper.objective=rtf", "hydra.sweeper.seed=x"], "hydra.sweeper.seed: got 'x', expected a whole"),
+        (
+            ["hydra.sweeper.objective=wall_s", "sampling.top_p=interval(1,0)"],
+            "sampling.top_p: got 'interval(1,0)', expected values to try (",
+        ),
+        (["hydra.sweeper.objective=wall_s", "sampling.top_k=range(0,0)"], "sampling.top_k: got 'range(0,0)', expected"),
+        (
+            ["hydra.sweeper.objective=wall_s", "sampling.top_k=1,2", "hydra.sweeper.storage=cupboard"],
+            "hydra.sweeper.storage: got 'cupboard', expected a storage of Optuna, such as sqlite:///study.db (",
+        ),
     ],
 )
 def test_a_search_that_cannot_be(
@@ -173,7 +183,19 @@ def test_a_search_that_cannot_be(
 ) -> None:
     folder = engines(tmp_path / "echo", ECHO)
     assert infer(f"engine_dir={folder}", "-m", "hydra/sweeper=optuna", "prompt=a", *arguments) == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+@needs("optuna")
+def test_a_search_that_goes_on_the_other_way_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = [f"engine_dir={engines(tmp_path / 'echo', ECHO)}", "-m", "hydra/sweeper=optuna", "report.page=false"]
+    search += ["hydra.sweeper.storage=sqlite:///study.db", "hydra.sweeper.study_name=mine", "hydra.sweeper.n_trials=1"]
+    search += ["prompt=a,b", "hydra.sweeper.objective=wall_s"]
+    assert infer(*search) == 0
+    assert infer(*search, "hydra.sweeper.direction=maximize") == 2
+    expected = "hydra.sweeper.study_name: got 'mine', which is there to minimize, expected a study to maximize"
+    assert expected in capsys.readouterr().err
 
 
 @needs("optuna")

@@ -167,6 +167,34 @@ def test_a_value_that_no_point_can_have_is_told_once(
     assert not [*Path("outputs/sweeps").glob("*/*")], "nothing is left of it"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("sampling.top_k=range(3,3)", "sweep: got no point, expected at least one value for each setting"),
+        ("sampling.top_k=range(3,3) hydra.sweeper.max_batch_size=1", "sweep: got no point, expected at least"),
+        ("hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size: got 0, expected 1 or more"),
+        ("sampling.top_p=interval(0,1)", "sampling.top_p: got 'interval(0,1)', expected values to try (hydra/sweeper="),
+        ("+hydra.sweeper.params={sampling.top_p:'interval(0,1)'}", ", expected values to try (hydra/sweeper=optuna"),
+        ("+hydra.sweeper.params={sampling.top_k:'range('}", "sampling.top_k: got 'range(', expected a value, a list"),
+        ("+hydra.sweeper.params={sampling.topk:'1,2'}", "sampling.topk: got an unknown setting, expected one that"),
+        ("hydra.sweeper.max_batches=2", "did you mean 'hydra.sweeper.max_batch_size'?"),
+        ("~report", "report: got nothing, expected a mapping"),
+    ],
+)
+def test_a_sweep_that_cannot_be_leaves_nothing(
+    arguments: str, message: str, echo: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(*echo, "-m", "prompt=a", *arguments.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+    assert not [*Path("outputs").glob("sweeps/*/*")]
+
+
+def test_settings_of_a_sweep_as_an_experiment_has_them(echo: list[str]) -> None:
+    assert infer(*echo, "-m", "prompt=a", "+hydra.sweeper.params={sampling.top_k:'1,2'}") == 0
+    assert [row["sampling.top_k"] for row in rows()] == ["1", "2"]
+
+
 def test_a_bug_in_one_job_leaves_the_others_running(
     echo: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +252,16 @@ def test_two_sweeps_do_not_share_a_folder(echo: list[str], capsys: pytest.Captur
     assert infer(*given) == 2
     assert "hydra.sweep.dir: got" in capsys.readouterr().err
     assert Path("mine/0/result.json").read_text() == before
+
+
+def test_two_points_do_not_share_a_folder(echo: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("prompt=a,b,../../../../b", "sampling.top_k=1,2", "hydra.sweep.subdir=${prompt}")
+    assert infer(*echo, "-m", *given) == 2
+    assert {row["point"]: row["prompt"] for row in rows()} == {"a": "a", "b": "b"}
+    assert [record(point)["overrides"][-1] for point in "ab"] == ["sampling.top_k=1", "sampling.top_k=1"]
+    error = capsys.readouterr().err
+    assert error.count("hydra.sweep.subdir: got '") == 4
+    assert error.count("which another point has") == error.count("which is not in the sweep's") == 2
 
 
 def test_a_killed_sweep_can_be_looked_at(echo: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,9 +390,3 @@ def test_a_deployment_that_hears_nothing_cannot_transcribe(
     capsys.readouterr()
     assert run_report(str(sweep_folder()), "report.transcribe=deaf") == 2
     assert "report.transcribe: got 'deaf', expected a deployment that hears sound" in capsys.readouterr().err
-
-
-def test_a_sweep_of_nothing_says_so(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert infer(speech, "-m", "prompt=hi", "sampling.top_k=range(3,3)") == 2
-    assert "sweep: got no point, expected at least one value for each setting" in capsys.readouterr().err
-    assert not [*Path("outputs").glob("sweeps/*/*")], "nothing is left of it"
