@@ -30,13 +30,13 @@ def read_object(path: Path) -> Mapping[str, Any]:
 
 
 def parse_object(text: str | bytes, where: str) -> Mapping[str, Any]:
-    """The JSON object in `text`. Raises ConfigError: malformed (line, column, the line itself with a caret), with a key
-    twice, or no object."""
+    """The JSON object that a program wrote: of a key given twice the last counts, and NaN and infinity are null.
+
+    Raises ConfigError: malformed (line, column, the line itself with a caret), or no object.
+    """
     value, problems = attempt(text, where=where)
-    if not problems and not isinstance(value, dict):
-        problems = [Problem(where=where, got=show(value), expected="a JSON object")]
-    if problems:
-        raise ConfigError(problems)
+    if not isinstance(value, dict):
+        raise ConfigError(problems or Problem(where=where, got=show(value), expected="a JSON object"))
     return value
 
 

@@ -47,6 +47,15 @@ def test_an_object_is_read_from_its_file(tmp_path: Path, mark: bytes) -> None:
     assert read_object(tmp_path / "file.json") == {"ä": [1, None]}
 
 
+def test_what_published_loaders_take_is_taken() -> None:
+    """A checkpoint is not refused for a key that is not read."""
+    assert parse_object('{"a": 1, "limit": Infinity, "eps": NaN, "a": 2}', "config.json") == {
+        "a": 2,
+        "limit": None,
+        "eps": None,
+    }
+
+
 def test_a_long_line_is_cut_around_the_fault() -> None:
     _, (problem,) = attempt("[" + "1, " * 1000 + "x]", where="f")
     line, caret = problem.hint.splitlines()

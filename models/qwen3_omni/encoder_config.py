@@ -60,7 +60,7 @@ class AudioConfig:
 
     @n_window_infer.validator
     def _whole_chunks(self, _: Any, frames: int) -> None:
-        if frames < self.chunk or frames % self.chunk:
+        if self.chunk and (frames < self.chunk or frames % self.chunk):
             raise ValueError(f"a multiple of {self.chunk}, twice n_window")
 
 
@@ -101,8 +101,8 @@ class VisionConfig:
 
     @num_heads.validator
     def _in_quarters(self, _: Any, heads: int) -> None:
-        if self.head_dim % 4:
-            raise ValueError(f"heads whose width is a multiple of 4, not {self.head_dim}")
+        if heads < 1 or self.head_dim % 4:
+            raise ValueError("1 or more, whose width is a multiple of 4")
 
     @num_position_embeddings.validator
     def _square(self, _: Any, embeddings: int) -> None:
@@ -195,29 +195,28 @@ class Preprocessing:
         Raises:
             ConfigError: every key malformed, unsupported or at odds with the networks.
         """
-        old, whole = files.get(PREPROCESSOR, {}), files.get(PROCESSOR, {})
-        picture = {**old, **whole.get("image_processor", {})}
-        video = {**old, **files.get(VIDEO_PREPROCESSOR, {}), **whole.get("video_processor", {})}
-        sound = {**old, **whole.get("feature_extractor", {})}
-        if not old and "image_processor" not in whole:
+        old, whole = files.get(PREPROCESSOR, {}), Keys(files.get(PROCESSOR, {}), f"{PROCESSOR}:")
+        if not old and whole.given.get("image_processor") is None:
             expected = "the one published with the weights"
             raise ConfigError(Problem(where=PREPROCESSOR, got="no such file", expected=expected))
+        parts = ("image_processor", "video_processor", "feature_extractor")
+        picture, video, sound = (whole.part(name, default={}).given for name in parts)
         where = f"{PREPROCESSOR if old else PROCESSOR}:"
-        pixels = Keys(picture, where)
+        pixels = Keys({**old, **picture}, where, whole.problems)
         pixels.only(**_ONLY_PIXELS, patch_size=vision.patch_size, merge_size=vision.merge)
         pixels.only(temporal_patch_size=vision.temporal_patch_size)
-        Keys(sound, where, pixels.problems).only(**_ONLY_SOUND, feature_size=mels)
-        pixels.given |= _limits(picture)
-        frames = Keys(video, where, pixels.problems)
+        Keys({**old, **sound}, where, whole.problems).only(**_ONLY_SOUND, feature_size=mels)
+        pixels.given |= _limits(pixels)
+        frames = Keys({**old, **files.get(VIDEO_PREPROCESSOR, {}), **video}, where, whole.problems)
         frames.given["pixels"] = attrs.evolve(frames.fields(PixelConfig), **FRAME_PIXELS)
-        return pixels.checked(cls(picture=pixels.fields(PixelConfig), video=frames.fields(VideoConfig)))
+        return whole.checked(cls(picture=pixels.fields(PixelConfig), video=frames.fields(VideoConfig)))
 
 
-def _limits(picture: Mapping[str, Any]) -> dict[str, Any]:
+def _limits(picture: Keys) -> dict[str, Any]:
     """Pixel limits under the two names that they are published under; the older wins, as it does there."""
-    size = picture.get("size") or {}
+    size = picture.part("size", default={}).given
     newer = {"min_pixels": size.get("shortest_edge"), "max_pixels": size.get("longest_edge")}
-    return {key: picture.get(key) or value for key, value in newer.items()}
+    return {key: picture.given.get(key) or value for key, value in newer.items()}
 
 
 def encoder_configs(config: Mapping[str, Any], where: str) -> tuple[AudioConfig, VisionConfig]:

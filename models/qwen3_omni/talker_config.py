@@ -105,6 +105,7 @@ _VOICES = Kind("names of voices and their ids", lambda value: bool(value) and ID
 
 def vocoder_config(config: Mapping[str, Any], where: str = "config.json") -> VocoderConfig:
     """The vocoder's numbers. Raises ConfigError with every key malformed or unsupported."""
-    keys = Keys(config, f"{where}:").part("code2wav_config", default={})
-    keys.given.setdefault("rope_theta", keys.part("rope_parameters", default={}).number("rope_theta", 10000.0))
-    return keys.checked(keys.fields(VocoderConfig))
+    keys = Keys(config, f"{where}:")
+    vocoder = keys.part("code2wav_config", default={})
+    vocoder.given.setdefault("rope_theta", vocoder.part("rope_parameters", default={}).number("rope_theta", 10000.0))
+    return keys.checked(vocoder.fields(VocoderConfig))

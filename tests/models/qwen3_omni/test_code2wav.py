@@ -111,6 +111,8 @@ def test_what_the_network_cannot_be_is_told_at_once() -> None:
     places = {problem.where for problem in raised.value.problems}
     place = "config.json: code2wav_config"
     assert places == {f"{place}.num_quantizers", f"{place}.hidden_act", f"{place}.upsampling_ratios"}
+    with pytest.raises(ConfigError, match="code2wav_config: got 1, expected an object"):
+        vocoder_config({"code2wav_config": 1})
 
 
 @pytest.mark.parametrize(("component", "precision"), [("code2wav", "fp16"), ("talker", "bf16")])

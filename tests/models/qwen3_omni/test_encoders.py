@@ -438,12 +438,34 @@ def test_limits_are_the_checkpoints() -> None:
         ({"patch_size": 14}, "patch_size: got 14, expected 16"),
         ({"sampling_rate": 8000}, "sampling_rate: got 8000, expected 16000"),
         ({"min_pixels": "many"}, "min_pixels: got"),
+        ({"size": 224}, "preprocessor_config.json: size: got 224, expected an object"),
     ],
 )
 def test_a_preprocessor_that_is_not_supported(changes: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
         changed(**changes)
     assert said in str(error.value)
+
+
+def test_a_preprocessor_of_newer_tools_has_its_parts_in_objects() -> None:
+    with pytest.raises(ConfigError) as error:
+        Preprocessing.from_files(
+            {"processor_config.json": {"image_processor": {"patch_size": 14}, "feature_extractor": 1}},
+            mels=tiny.MEL,
+            vision=VISION,
+        )
+    said = [str(problem) for problem in error.value.problems]
+    assert "processor_config.json: feature_extractor: got 1, expected an object" in said
+    assert "processor_config.json: patch_size: got 14, expected 16" in said
+
+
+@pytest.mark.parametrize(("part", "key"), [("audio_config", "n_window"), ("vision_config", "num_heads")])
+def test_a_number_that_others_are_divided_by_is_not_zero(part: str, key: str) -> None:
+    config = tiny.config()
+    config["thinker_config"][part] |= {key: 0}
+    with pytest.raises(ConfigError) as error:
+        encoder_configs(config, "config.json")
+    assert [p.where for p in error.value.problems] == [f"config.json: thinker_config.{part}.{key}"]
 
 
 def test_a_checkpoint_without_a_preprocessor() -> None:
