@@ -16,7 +16,17 @@ import numpy as np
 import onnx_ir as ir
 
 from framework.engines.passes.rewrite import Graph, Node, Tensor, Value, initializer, remove_unused, take_over
-from framework.engines.passes.weights import BLOCK, Array, Quantised, block_size, carry_over, pack, round_blocks
+from framework.engines.passes.weights import (
+    BLOCK,
+    Array,
+    Quantised,
+    block_size,
+    blocks_of,
+    carry_over,
+    common_block,
+    pack,
+    round_blocks,
+)
 from framework.engines.pieces import Piece, PiecedTensor, pieces_of
 
 DOMAIN = "com.microsoft"
@@ -95,8 +105,9 @@ def _plain(graph: Graph, mixture: Mixture) -> Node:
 
 def _quantised(graph: Graph, mixture: Mixture, bits: int, block: int) -> Node:
     weights = [value.const_value for value in (mixture.gate, mixture.up, mixture.down)]
-    block = BLOCK if any("blocks" in weight.meta for weight in weights) else block
-    gate, up, down = (_experts(weight, bits, block) for weight in weights)
+    carried = [_carried(weight, bits) for weight in weights]
+    block = common_block(carried, block)
+    gate, up, down = (_experts(*pair, bits, block) for pair in zip(weights, carried, strict=True))
     both = [partial(_interleaved_blocks, *pair) for pair in zip(gate, up, strict=True)]
     _, rows, width = mixture.gate.shape
     first = _stored(graph, _packed_name(mixture), both, (2 * rows, width), bits, block)
@@ -139,12 +150,17 @@ def _interleaved_blocks(gate: Blocks, up: Blocks) -> Quantised:
     return Quantised(**{name: pair.reshape(-1, pair.shape[-1]) for name, pair in pairs.items()})
 
 
-def _experts(tensor: Tensor, bits: int, block: int) -> Sequence[Blocks]:
-    """The blocks of each expert; those of the checkpoint where it has them and they fit."""
+def _carried(tensor: Tensor, bits: int) -> Quantised | None:
+    """The checkpoint's blocks of all experts, [experts * n, k], where it has them and they fit."""
+    blocks = blocks_of(tensor)
+    carried = carry_over(blocks and _as_rows(blocks, int(tensor.shape[2])), bits)
+    return None if carried is None or carried.offsets is not None else carried
+
+
+def _experts(tensor: Tensor, carried: Quantised | None, bits: int, block: int) -> Sequence[Blocks]:
+    """The blocks of each expert."""
     experts, n, k = (int(dim) for dim in tensor.shape)
-    blocks = tensor.meta["blocks"]() if "blocks" in tensor.meta else None
-    carried = carry_over(_as_rows(blocks, k), bits) if blocks is not None else None
-    if carried is not None and carried.offsets is None:
+    if carried is not None:
         return [partial(_rows, carried, n * expert, n * (expert + 1)) for expert in range(experts)]
     pieces = pieces_of(tensor)
     if len(pieces) != experts:

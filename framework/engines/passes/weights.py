@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -225,31 +226,45 @@ def pack(values: Array, bits: int) -> Array:
 def quantise(tensor: Tensor, bits: int, block: int = BLOCK) -> Quantised:
     """Blocks of a weight [n, k]: carried over where the checkpoint has them, else rounded here, in blocks of `block` or
     of the largest power of two that divides both it and k."""
-    if parts := tensor.meta.get("parts"):
-        # What is stacked has one size of blocks.
-        block = BLOCK if any("blocks" in part.meta for part in parts) else block
-        done = [quantise(part, bits, block) for part in parts]
-        offsets = None
-        if any(part.offsets is not None for part in done):
-            offsets = np.concatenate([np.zeros_like(p.scales) if p.offsets is None else p.offsets for p in done])
-        return Quantised(
-            quants=np.concatenate([part.quants for part in done]),
-            scales=np.concatenate([part.scales for part in done]),
-            zeros=np.concatenate([part.zeros for part in done]),
-            offsets=offsets,
-        )
-    blocks = tensor.meta["blocks"]() if "blocks" in tensor.meta else None
-    carried = carry_over(blocks, bits) if blocks is not None else None
-    return carried or round_blocks(tensor.numpy().astype(np.float32), bits, math.gcd(block, int(tensor.shape[1])))
+    parts = tensor.meta.get("parts", [tensor])
+    carried = [carry_over(blocks_of(part), bits) for part in parts]
+    block = math.gcd(common_block(carried, block), int(tensor.shape[1]))
+    done = [
+        blocks or round_blocks(part.numpy().astype(np.float32), bits, block)
+        for part, blocks in zip(parts, carried, strict=True)
+    ]
+    if len(done) == 1:
+        return done[0]
+    offsets = None
+    if any(part.offsets is not None for part in done):
+        offsets = np.concatenate([np.zeros_like(p.scales) if p.offsets is None else p.offsets for p in done])
+    return Quantised(
+        quants=np.concatenate([part.quants for part in done]),
+        scales=np.concatenate([part.scales for part in done]),
+        zeros=np.concatenate([part.zeros for part in done]),
+        offsets=offsets,
+    )
+
+
+def blocks_of(tensor: Tensor) -> Any:
+    """The checkpoint's own blocks of a weight, or None."""
+    return tensor.meta["blocks"]() if "blocks" in tensor.meta else None
+
+
+def common_block(carried: Iterable[Quantised | None], block: int) -> int:
+    """Size of the blocks of weights that are stored as one: the checkpoint's, where any of them is carried over."""
+    return BLOCK if any(weight is not None for weight in carried) else block
 
 
 def carry_over(blocks: Any, bits: int) -> Quantised | None:
-    """Blocks of 32 of a checkpoint (Q4_0, Q4_1, Q8_0) as the operator wants them; None where they do not fit.
+    """Blocks of 32 of a checkpoint (Q4_0, Q4_1, Q8_0) as the operator wants them; None where there are none that fit.
 
     Q4_0 and Q8_0 have a zero point of their own kind and are exact. Q4_1 is q * scale + min, where the operator has
     (q - zero) * scale with an integer zero: in 4 bits what is over goes to `offsets`; in 8 bits the scale is divided by
     16, so that rounding the zero moves a block by at most a 32nd of its old step.
     """
+    if blocks is None:
+        return None
     scales = blocks.scales.astype(np.float32)
     if blocks.format == "Q8_0" and bits == 8:
         return _exact(blocks.quants.astype(np.int16) + 128, scales, zero=128)

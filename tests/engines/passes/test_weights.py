@@ -97,9 +97,9 @@ def test_packed_parts_have_blocks_of_one_size() -> None:
     """Those of the checkpoint's, where one part is carried over."""
     wide = np.tile(WEIGHT, (1, 4))
     packed = ir.tensor(np.concatenate([wide, wide]))
-    packed.meta["parts"] = [ir.tensor(wide), ir.tensor(wide)]
+    packed.meta["parts"] = [tensor(wide), tensor(wide)]
     assert quantise(packed, 4, block=128).block == 128
-    packed.meta["parts"] = [tensor(wide, blocks_of(wide, Type.Q4_0)[0]), ir.tensor(wide)]
+    packed.meta["parts"] = [tensor(wide, blocks_of(wide, Type.Q4_0)[0]), tensor(wide)]
     assert quantise(packed, 4, block=128).block == 32
 
 
