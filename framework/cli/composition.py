@@ -256,7 +256,7 @@ def _culprit(error: Exception, key: str | None, overrides: list[str]) -> str | N
     if isinstance(error, OverrideParseException):
         return error.override
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        key = str(Path(error.missing_cfg_file).parent)
+        key = error.missing_cfg_file.rpartition("/")[0]
     if "does not support sweep type" in str(error):
         return next((o for o in overrides if "interval(" in o), None)
     if key is None:
@@ -272,14 +272,14 @@ def _problem(error: Exception, culprit: str | None) -> Problem:
     where = key_of(culprit) if culprit else "config"
     got = repr(culprit.partition("=")[2]) if culprit else str(error).splitlines()[0]
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        file = Path(error.missing_cfg_file)
-        hint = nearest(file.name, error.options or ())
-        extra = next((name for name in _EXTRAS if file.name.startswith(name)), None)
-        if extra is not None and str(file.parent) == "hydra/launcher":  # plugins bring their own configs
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        hint = nearest(name, error.options or ())
+        extra = next((extra for extra in _EXTRAS if name.startswith(extra)), None)
+        if extra is not None and group == "hydra/launcher":  # plugins bring their own configs
             hint = f"pip install 'multistage[{extra}]'"
         if culprit is None:
-            return Problem(where="defaults", got=str(file), expected="a config that exists", hint=hint)
-        return Problem(where=where, got=repr(file.name), expected=f"a file of conf/{file.parent}", hint=hint)
+            return Problem(where="defaults", got=error.missing_cfg_file, expected="a config that exists", hint=hint)
+        return Problem(where=where, got=repr(name), expected=f"a file of conf/{group}", hint=hint)
     if isinstance(error, OverrideParseException):
         hint = "text with , = ( ) { } or quotes needs quotes of its own: 'key=\"a, b\"'"
         return Problem(where=where, got=got, expected="a value, a list or a mapping", hint=hint)

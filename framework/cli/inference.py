@@ -18,7 +18,7 @@ from framework.cli.folder import describe
 from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
 from framework.cli.requested import (
     check_outputs,
-    check_overwriting,
+    check_places,
     checked,
     defaults_of,
     file_of,
@@ -57,7 +57,7 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     config = settled(values)
     if run.sweep and run.folder is not None:
         config = in_folder(config, run.folder)
-    check_overwriting(config)
+    check_places(config)
     if config.validate_config:
         system = deployed(config, prefixes)
         _check(config, system, run)

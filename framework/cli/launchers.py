@@ -88,12 +88,23 @@ class RayLauncher(Launcher):
         started = not ray.is_initialized()
         if started:
             cpus = None if self.address else self.workers * self.cpus
-            ray.init(address=self.address, num_cpus=cpus, include_dashboard=False, logging_level="warning")
+            self._connect(ray, cpus)
         try:
             return self._launched(ray, list(enumerate(job_overrides, initial_job_idx)))
         finally:
             if started:
                 ray.shutdown()
+
+    def _connect(self, ray: Any, cpus: float | None) -> None:
+        """Raises ConfigError when there is no cluster at the address."""
+        try:
+            ray.init(address=self.address, num_cpus=cpus, include_dashboard=False, logging_level="warning")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            if self.address is None:
+                raise
+            where, hint = "hydra.launcher.address", " ".join(str(error).split())
+            problem = Problem(where=where, got=repr(self.address), expected="a running Ray cluster", hint=hint)
+            raise ConfigError(problem) from error
 
     def _launched(self, ray: Any, jobs: list[tuple[int, Sequence[str]]]) -> list[JobReturn]:
         worker = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus)(_Worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,8 @@ def _several(value: str | tuple[str, ...] | None) -> str | list[str] | None:
     return [name.strip() for name in value.removeprefix("[").removesuffix("]").split(",")]
 
 
-def check_overwriting(config: InferenceConfig) -> None:
-    """Raise ConfigError for an output that would be written over a file that is read."""
+def check_places(config: InferenceConfig) -> None:
+    """Raise ConfigError for an output that would be written over a file that is read, or where nobody may write."""
     read: dict[Path, str] = {}
     for key in ("input_file", "prompt_file", "ref_audio", "audio", "image", "video"):
         value = getattr(config, key)
@@ -99,6 +100,11 @@ def check_overwriting(config: InferenceConfig) -> None:
         for key, path in outputs.items()
         if _place(path) in read
     ]
+    for key, path in outputs.items():
+        near = next(place for place in (_place(path), *_place(path).parents) if os.path.exists(place))
+        if not os.access(near, os.W_OK):
+            got = f"'{path}', and {near} may not be written to"
+            problems.append(Problem(where=key, got=got, expected="a place to write to"))
     if problems:
         raise ConfigError(problems)
 

@@ -10,7 +10,6 @@ import copy
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -26,9 +25,11 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.app import complain
 from framework.cli.composition import Composer, problems_of, values_of
 from framework.cli.launchers import make_sweeper
 from framework.errors import ConfigError, Problem
+from framework.io.writing import naming
 from framework.sweeps.record import FILE_NAME, MARK, write
 
 _PROBLEMS = "composition_problems"  # key of a job's config that did not compose
@@ -75,14 +76,21 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int], check: Check) ->
         callbacks.on_multirun_start(config=cfg, config_name=composer.command)
         arguments = [str(override) for override in cfg.hydra.overrides.task]
         try:
-            batches = sweeper.sweep(arguments=arguments) or []
+            with naming(folder):
+                batches = sweeper.sweep(arguments=arguments) or []
             _check_some(batches)
-        except (HydraException, OmegaConfBaseException, ConfigError):
+        except (HydraException, OmegaConfBaseException, ConfigError, OSError):
             _unclaim(folder)
             raise
-        except Exception:  # a launcher whose worker died; what the other jobs did is on disk
-            traceback.print_exc()
-            batches, codes = [], [1]
+        except Exception as error:  # a launcher that cannot start, or whose worker died
+            if str(cfg.hydra.runtime.choices["hydra/launcher"]) == "basic":
+                raise
+            stopped = _stopped(error)
+            if not any(folder.rglob(FILE_NAME)):
+                _unclaim(folder)
+                raise stopped from error
+            complain(stopped)  # what the other jobs did is on disk
+            codes = [1]
         else:
             codes = [int(result.return_value) for batch in batches for result in batch]
         callbacks.on_multirun_end(config=cfg, config_name=composer.command)
@@ -99,6 +107,12 @@ class ParsedOnce(CachingConfigRepository):
         return copy.deepcopy(super().load_config(config_path))
 
 
+def _stopped(error: Exception) -> ConfigError:
+    """What a launcher of others said last, in its first two lines; a log may follow."""
+    got = " ".join(" ".join(str(error).splitlines()[:2]).split()) or type(error).__name__
+    return ConfigError(Problem(where="hydra/launcher", got=got, expected="jobs that start, and end"))
+
+
 def problems_in(cfg: DictConfig) -> ConfigError | None:
     """What kept a job's config from being composed."""
     faults: Any = None if _PROBLEMS not in cfg else OmegaConf.to_container(cfg[_PROBLEMS], resolve=False)
@@ -113,13 +127,16 @@ def claim(folder: Path) -> None:
     try:
         if taken:
             raise FileExistsError
-        with (folder / MARK).open("x", encoding="utf-8") as file:
+        with naming(folder / MARK), (folder / MARK).open("x", encoding="utf-8") as file:
             file.write(json.dumps(mark, ensure_ascii=False, indent=1) + "\n")
     except FileExistsError:
         got, hint = f"{str(folder)!r}, which holds a sweep", "leave hydra.sweep.dir to the preset, or name a new folder"
         raise ConfigError(
             Problem(where="hydra.sweep.dir", got=got, expected="a folder of its own", hint=hint)
         ) from None
+    except OSError:  # a full disk
+        _unclaim(folder)
+        raise
 
 
 def check_own(folder: Path, sweep: Path) -> None:

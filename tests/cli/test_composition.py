@@ -27,6 +27,7 @@ def faults(*overrides: str, command: str = "inference") -> list[str]:
         ("sampling.talker.topk=1", "(did you mean 'sampling.talker.top_k'?)"),
         ("smapling=greedy", "(did you mean 'sampling'?)"),
         ("sampling=greddy", "sampling: got 'greddy', expected a file of conf/sampling (did you mean 'greedy'?)"),
+        ("sampling=", "sampling: got '', expected a file of conf/sampling (valid: "),
         ("deployment=gpt", "deployment: got 'gpt', expected a file of conf/deployment (valid: "),
         ("+experiment=smollm2_greddy", "(did you mean 'smollm2_greedy'?)"),
         ("sampling.top_k=f(", "sampling.top_k: got 'f(', expected a value, a list or a mapping"),

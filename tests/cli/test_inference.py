@@ -118,6 +118,20 @@ def test_a_refused_request_has_failed_whatever_other_stages_did_before(
     assert "error: text: got 'hoarse', expected another word" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("output", ["out_audio=locked/a.wav", "input_file=r.json output_audio_dir=locked/in/a"])
+def test_a_place_that_may_not_be_written_to_is_told_before_a_request_runs(
+    output: str, speech: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("locked").mkdir()
+    access = os.access  # for root, whom no mode keeps out
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "locked" and access(path, mode))
+    Path("r.json").write_text('{"requests": [{"prompt": "one"}]}')
+    assert infer(speech, *output.split(), *["prompt=one"] * ("input_file" not in output)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"', and {Path('locked').absolute()} may not be written to, expected a place" in captured.err
+
+
 def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(echo, "prompt=hi", "stages.echo.config.shout=true") == 0
     assert capsys.readouterr().out == "HI\n"

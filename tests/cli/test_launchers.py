@@ -136,6 +136,35 @@ def test_a_worker_of_ray_that_dies_takes_only_its_job_with_it(tmp_path: Path) ->
     assert "[1] its worker is gone: " in said
 
 
+@needs("joblib")
+def test_a_launcher_whose_worker_dies_says_so_and_what_was_done_is_told(tmp_path: Path) -> None:
+    arguments = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    status, sweep, said = swept(tmp_path, *arguments, "prompt=a,b,c,kill")
+    assert status == 1 and "Traceback" not in said
+    assert "error: hydra/launcher: got A worker process managed by the executor was unexpectedly terminated" in said
+    assert "ok" in [point.status for point in sweep.points]
+
+
+@needs("submitit")
+def test_a_launcher_that_cannot_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = engines(tmp_path / "echo", ECHO)
+    assert infer(f"engine_dir={folder}", "-m", "hydra/launcher=submitit_slurm", "prompt=a,b") == 2
+    error = capsys.readouterr().err
+    assert error.startswith('error: hydra/launcher: got Could not detect "srun"') and len(error.splitlines()) == 1
+
+
+@needs("ray")
+def test_a_cluster_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = ["hydra/launcher=ray", "hydra.launcher.address=auto"]
+    assert infer(f"engine_dir={engines(tmp_path / 'echo', ECHO)}", "-m", *cluster, "prompt=a,b") == 2
+    expected = "error: hydra.launcher.address: got 'auto', expected a running Ray cluster (Could not find any running"
+    assert expected in capsys.readouterr().err
+    assert not [*Path("outputs").glob("sweeps/*/*")], "nothing is left of it"
+
+
 @needs("optuna")
 def test_optuna_finds_the_best_point(tmp_path: Path) -> None:
     arguments = ["hydra/sweeper=optuna", "hydra.sweeper.objective=repeated_words"]

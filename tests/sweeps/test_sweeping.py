@@ -254,6 +254,21 @@ def test_two_sweeps_do_not_share_a_folder(echo: list[str], capsys: pytest.Captur
     assert Path("mine/0/result.json").read_text() == before
 
 
+def test_a_full_disk_is_named_before_the_first_point(echo: list[str]) -> None:
+    code = (
+        "import resource, sys; from tests.cli.fakes import infer; limit = int(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)); sys.exit(infer(*sys.argv[2:]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+    for limit in ("10", "2000"):  # the sweep's mark, then its config
+        command = [sys.executable, "-c", code, limit, *echo, "-m", "prompt=a", "hydra.sweep.dir=mine"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"error: {Path('mine').absolute()}")
+        assert done.stderr.endswith("got File too large, expected a place to write to\n")
+        assert not Path("mine").exists(), "nothing is left of it"
+
+
 def test_two_points_do_not_share_a_folder(echo: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     given = ("prompt=a,b,../../../../b", "sampling.top_k=1,2", "hydra.sweep.subdir=${prompt}")
     assert infer(*echo, "-m", *given) == 2
