@@ -22,7 +22,7 @@ def _merge(shards: list[Path], out: Path) -> int:
     from framework.io.responses import merge_predictions
 
     failed = merge_predictions(shards, out)
-    print(f"{failed} requests failed: {out}" if failed else f"no request failed: {out}", file=sys.stderr)
+    print(f"{failed or 'no'} request{'s' * (failed > 1)} failed: {out}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -100,8 +100,9 @@ def merge_predictions(paths: Sequence[Path], out: Path) -> int:
     count = record["shard"]["count"]
     places = [heads[path]["record"]["shard"]["index"] for path in paths]
     for index in range(count):
-        if places.count(index) != 1:
-            got = "no file" if index not in places else f"{places.count(index)} files"
+        given = [str(path) for path, place in zip(paths, places, strict=True) if place == index]
+        if len(given) != 1:
+            got = " and ".join(given) or "no file"
             problems.append(Problem(where=f"shard {index} of {count}", got=got, expected="one"))
     if problems:
         raise ConfigError(problems)

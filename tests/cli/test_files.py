@@ -204,7 +204,7 @@ def test_merge_is_a_command(echo: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "framework.cli.merge", "p.json", "p.shard-0-of-2.json", "p.shard-1-of-2.json"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stderr) == (1, "1 requests failed: p.json\n")
+    assert (done.returncode, done.stderr) == (1, "1 request failed: p.json\n")
     assert said("p.json") == ["a", "b "]
 
 
