@@ -226,7 +226,7 @@ def _shard_problems(config: InferenceConfig) -> list[Problem]:
         expected = f"a whole number below shard.count, {shard.count}"
         problems.append(Problem(where="shard.index", got=str(shard.index), expected=expected))
     if config.resume is not None and not file:
-        problems.append(Problem(where="resume", got=str(config.resume).lower(), expected="nothing without input_file"))
+        problems.append(Problem(where="resume", got=_shown(config.resume), expected="nothing without input_file"))
     if config.resume and file and config.output_file is None:
         hint = "output_file=FILE, the file of the run to go on with"
         problems.append(Problem(where="output_file", got="nothing", expected="a file with resume=true", hint=hint))
@@ -234,4 +234,6 @@ def _shard_problems(config: InferenceConfig) -> list[Problem]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return repr(str(value)) if isinstance(value, Path) else repr(value)

@@ -219,15 +219,18 @@ def _plan_memory(config: InferenceConfig, system: Deployed) -> int:
 
 
 def _list_voices(system: Deployed) -> int:
-    """Print what requests may choose by name, a line a choice; status 1 when there is nothing."""
+    """Print what requests may choose by name, a line a choice."""
     found = [
         f"{field}: {', '.join(names)}"
         for stage in system.graph.stages
         for field, names in _runner(system, stage).choices(system.folder / stage.artifact).items()
         if names
     ]
-    print("\n".join(found) or "nothing to choose: no stage of this graph has voices or languages")
-    return 0 if found else 1
+    if not found:
+        expected = "nothing: no stage of this graph has voices or languages"
+        raise ConfigError(Problem(where="list_voices", got="true", expected=expected))
+    print("\n".join(found))
+    return 0
 
 
 def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:
