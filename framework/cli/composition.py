@@ -14,6 +14,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from string import Template
+from textwrap import indent
 from typing import Any
 
 from hydra import initialize_config_dir, initialize_config_module
@@ -28,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from framework.cli.arguments import from_text, quote
-from framework.cli.instances import PREFIXES, target_problems
+from framework.cli.instances import PREFIXES, TARGET, target_problems
 from framework.errors import ConfigError, Problem, closest, nearest
 
 CONF = "conf"  # the package of this distribution that holds the YAML
@@ -135,14 +136,24 @@ class Composer:
             raise ConfigError(_malformed(error)) from error
 
     def help(self) -> str:
-        """`hydra.help.template` of the command, with its groups and the commented settings of its root config."""
+        """`hydra.help.template` of the command, with its groups and the commented settings of its root config, and of
+        those groups that are nothing to choose from."""
         cfg = self.compose()
         HydraConfig.instance().set_config(cfg)
         text = (self._folder / f"{self.command}.yaml").read_text("utf-8")
         # What stands above is the defaults list, which the groups show; its last line chooses this very help.
         settings = text.partition("override hydra/help")[2].partition("\n\n")[2]
-        named = [group for group in self._repository.get_group_options("", ObjectType.GROUP) if group != "hydra"]
-        groups = "".join(f"{group}: {', '.join(found)}\n" for group in named if (found := self.options(group)))
+        groups = ""
+        for group in self._repository.get_group_options("", ObjectType.GROUP):
+            found = self.options(group)
+            if group == "hydra" or group not in cfg.hydra.runtime.choices:  # of another command
+                continue
+            if found == ["default"] and TARGET not in (
+                text := (self._folder / group / "default.yaml").read_text("utf-8")
+            ):
+                settings += f"\n{group}:\n{indent(text, '  ')}"
+            else:
+                groups += f"{group}: {', '.join(found)}\n"
         return Template(cfg.hydra.help.template).safe_substitute(GROUPS=groups, SETTINGS=settings)
 
     def _compose(self, overrides: list[str]) -> DictConfig:

@@ -149,3 +149,26 @@ def test_help_shows_groups_and_commented_settings() -> None:
     assert re.search(r"deployment: .*none, .*smollm2", text)
     assert "prompt: null # text; any punctuation may stand in it" in text
     assert "$" not in text.replace("${", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "others"),
+    [
+        ("inference", ["prompt: null # text", "  speed: null # 1 is as trained", "  transcribe: null"], []),
+        ("build", ["  # neighbours that share a scale", "  block_size: ${deployment.build.block_size}"], ["sampling:"]),
+        (
+            "report",
+            ["  # deployment that writes down what was said", "  transcribe: null"],
+            ["deployment:", "backend:"],
+        ),
+        ("fetch", ["  # weights and engines; outlives runs", "deployment: hibari, "], ["backend:", "report:"]),
+    ],
+)
+def test_help_tells_every_setting_of_its_command_and_no_others(
+    command: str, settings: list[str], others: list[str]
+) -> None:
+    with Composer(command) as composer:
+        lines = composer.help().splitlines()
+    for setting in settings:
+        assert any(line.startswith(setting) for line in lines), setting
+    assert not [line for line in lines for other in others if line.startswith(other)]
