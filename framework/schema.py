@@ -166,7 +166,8 @@ def _scalar(kind: Any, data: Any) -> Any:
     if kind not in _WORDS:
         raise TypeError(f"{kind!r} cannot be read from a file")
     if kind is Path:
-        return Path(data) if isinstance(data, (str, Path)) else _BAD
+        # Path("") would be the folder one happens to stand in: what an unset variable of a shell leaves.
+        return Path(data) if isinstance(data, (str, Path)) and data != "" else _BAD
     if kind is float and type(data) in (int, float):
         try:
             return float(data) if math.isfinite(data) else _BAD

@@ -186,6 +186,7 @@ def test_an_instance_is_taken_as_it_is() -> None:
         pytest.param({"maybe": "x"}, "maybe", '"x"', "an integer", id="optional"),
         pytest.param({"either": 1.5}, "either", "1.5", "an integer or a string", id="union"),
         pytest.param({"path": 3}, "path", "3", "a path", id="path"),
+        pytest.param({"path": ""}, "path", '""', "a path", id="empty path"),
         pytest.param({"point": "3"}, "point", '"3"', "'<x>,<y>'", id="malformed string form"),
         pytest.param({"point": 3}, "point", "3", "'<x>,<y>'", id="no string form"),
         pytest.param({"from": 3}, "from", "3", "a string", id="spelling of the file"),

@@ -156,6 +156,7 @@ def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[s
         (["prompt=x", "spec_decode=true"], 2, "spec_decode: got true, expected nothing: speculative decoding"),
         (["prompt=x", "whole_utterance=true"], 2, "no stage of this graph vocodes in windows"),
         (["list_voices=true"], 2, "list_voices: got true, expected nothing: no stage of this graph has voices"),
+        (["prompt=x", "input_file="], 2, 'input_file: got "", expected a path'),
         (["prompt=x", "input_file=r.json"], 2, "prompt: got 'x', expected nothing beside input_file"),
         (["prompt=x", "output_file=p.json"], 2, "output_file: got 'p.json', expected nothing without input_file"),
         (["prompt=x", "batching.size=0"], 2, "batching.size: got 0, expected a whole number of 1 or more"),
