@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from framework.engines.pieces import Array, PiecedTensor
+
 # Weights have 7 bits: pairs of 8-bit products would saturate the 16-bit sums of processors without VNNI.
 TOP = 63
 
@@ -18,7 +20,8 @@ TOP = 63
 def integer_matmuls(model: ir.Model) -> ir.Model:
     """MatMul(x, Transpose(W)) -> x rounded to 8 bits by row, W to 7 bits by output channel, MatMulInteger, rescaled.
 
-    Rows and channels are symmetric: x ≈ row scale * (q - 128), W ≈ channel scale * q.
+    Rows and channels are symmetric: x ≈ row scale * (q - 128), W ≈ channel scale * q. Weights are read and rounded when
+    they are written.
     """
     graph = model.graph
     rounded: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
@@ -26,13 +29,14 @@ def integer_matmuls(model: ir.Model) -> ir.Model:
 
     def constant(name: str, array: Any) -> ir.Value:
         if name not in constants:
-            array = np.asarray(array)
-            tensor = ir.tensor(array, name=name)
-            kind = ir.TensorType(tensor.dtype)
-            value = ir.Value(name=name, shape=ir.Shape(array.shape), type=kind, const_value=tensor)
-            graph.register_initializer(value)
-            constants[name] = value
+            constants[name] = initializer(ir.tensor(np.asarray(array), name=name))
         return constants[name]
+
+    def initializer(tensor: ir.TensorProtocol) -> ir.Value:
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=tensor.name, shape=shape, type=kind, const_value=tensor)
+        graph.register_initializer(value)
+        return value
 
     def round_rows(before: ir.Node, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         if x not in rounded:
@@ -54,12 +58,12 @@ def integer_matmuls(model: ir.Model) -> ir.Model:
             continue
         x = node.inputs[0]
         assert x is not None and weight.name is not None and transpose is not None
-        q, scales = _round_channels(weight.const_value.numpy().astype(np.float32))
+        q, scales = map(initializer, _round_channels(weight.const_value, weight.name))
         rows, row_scale = round_rows(node, x)
         zero = constant("integer.zero", np.uint8(128))
-        product = ir.node("MatMulInteger", [rows, constant(f"{weight.name}.q8", q), zero], name=node.name)
+        product = ir.node("MatMulInteger", [rows, q, zero], name=node.name)
         cast = ir.node("Cast", [product.outputs[0]], {"to": ir.DataType.FLOAT})
-        by_channel = ir.node("Mul", [cast.outputs[0], constant(f"{weight.name}.scale", scales)])
+        by_channel = ir.node("Mul", [cast.outputs[0], scales])
         by_row = ir.node("Mul", [by_channel.outputs[0], row_scale])
         graph.insert_before(node, [product, cast, by_channel, by_row])
         old, new = node.outputs[0], by_row.outputs[0]
@@ -70,8 +74,19 @@ def integer_matmuls(model: ir.Model) -> ir.Model:
     return model
 
 
-def _round_channels(weight: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """float32 [out, in] -> int8 [in, out], float32 [out]."""
-    scale = np.maximum(np.abs(weight).max(axis=1), 1e-30) / TOP
-    q = np.clip(np.rint(weight / scale[:, None]), -TOP, TOP).astype(np.int8)
-    return np.ascontiguousarray(q.T), scale.astype(np.float32)
+def _round_channels(weight: ir.TensorProtocol, name: str) -> tuple[PiecedTensor, PiecedTensor]:
+    """[out, in] -> int8 [in, out], float32 [out]."""
+
+    def scales(exact: Array) -> Array:
+        return np.maximum(np.abs(exact).max(axis=1), 1e-30) / np.float32(TOP)
+
+    def rounded() -> Array:
+        exact = weight.numpy().astype(np.float32)
+        q = np.clip(np.rint(exact / scales(exact)[:, None]), -TOP, TOP).astype(np.int8)
+        return np.ascontiguousarray(q.T)
+
+    out, width = weight.shape.numpy()
+    return (
+        PiecedTensor([rounded], ir.DataType.INT8, (width, out), f"{name}.q8"),
+        PiecedTensor([lambda: scales(weight.numpy().astype(np.float32))], ir.DataType.FLOAT, (out,), f"{name}.scale"),
+    )

@@ -140,6 +140,23 @@ def test_cross_attention_reads_what_keys_values_made() -> None:
     np.testing.assert_allclose(run(x=X, k=keys, v=values), expected, atol=1e-5)
 
 
+def test_integer_products_read_no_weight_before_it_is_written() -> None:
+    """So that a plan of the memory is made at once."""
+
+    def read() -> ir.Tensor:
+        raise AssertionError("read")
+
+    layer = Linear(64, 32, bias=False)
+    root = Root(layer, lambda op, module, given: [module(op, given["x"])], ["y"])
+    inputs, outputs = (
+        [TensorSpec(name=name, dtype="float32", shape=(5, width))] for name, width in (("x", 64), ("y", 32))
+    )
+    weight = ir.LazyTensor(read, dtype=ir.DataType.FLOAT, shape=ir.Shape((32, 64)))
+    model = integer_matmuls(export(root, inputs, outputs, {"layer.weight": weight}))
+    stored = model.graph.initializers["layer.weight.q8"].const_value
+    assert stored is not None and (stored.dtype, stored.nbytes) == (ir.DataType.INT8, 32 * 64)
+
+
 def test_integer_products_round_rows_and_channels_alone() -> None:
     """A row or channel of large values does not take the precision of the others; a row of zeros stays one."""
     layer = Linear(64, 32, bias=True)
