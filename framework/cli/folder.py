@@ -9,6 +9,7 @@ command.txt              what runs it again
 from __future__ import annotations
 
 import json
+import os
 import platform
 from functools import cache
 from importlib import metadata
@@ -45,7 +46,7 @@ def describe(folder: Path, graph: Graph, command: str) -> None:
     """
     save(graph, folder / FILE_NAME)
     (folder / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", "utf-8")
-    (folder / "command.txt").write_text(command + "\n", "utf-8")
+    (folder / "command.txt").write_bytes(os.fsencode(command + "\n"))  # names of folders may be any bytes
 
 
 @cache

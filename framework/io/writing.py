@@ -49,6 +49,8 @@ def replacing(path: Path) -> Iterator[Path]:
         with naming(path):
             yield unfinished
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) == str(unfinished):
+            error.filename = str(path)  # the name that the user knows
         raise

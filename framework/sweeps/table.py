@@ -50,10 +50,10 @@ def save_parquet(sweep: Sweep, path: Path) -> str | None:
     import pyarrow.parquet as pq
 
     found = rows(sweep)
-    columns = {name: _column([row[name] for row in found]) for name in found[0]}
+    columns = {_utf8(name): _column([row[name] for row in found]) for name in found[0]}
     fixed = {"fixed": json.dumps(dict(sweep.fixed), ensure_ascii=False, default=str)}
-    with replacing(path) as unfinished:
-        pq.write_table(pa.table(columns).replace_schema_metadata(fixed), unfinished)
+    with replacing(path) as unfinished, unfinished.open("wb") as out:
+        pq.write_table(pa.table(columns).replace_schema_metadata(fixed), out)
     return None
 
 
@@ -114,4 +114,11 @@ def _column(values: Sequence[Any]) -> list[Any]:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float}:
         return [None if value is None else float(value) if float in kinds else value for value in values]
-    return [*values] if len(kinds) == 1 else [None if value is None else str(value) for value in values]
+    if kinds == {bool}:
+        return [*values]
+    return [None if value is None else _utf8(str(value)) for value in values]
+
+
+def _utf8(text: str) -> str:
+    """The name of a folder may be no text, which only files of bytes take as it is."""
+    return text.encode("utf-8", "backslashreplace").decode()

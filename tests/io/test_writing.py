@@ -24,6 +24,13 @@ def test_two_that_write_one_file_at_once_both_write_it_whole(tmp_path: Path) -> 
     assert [*tmp_path.iterdir()] == [path]
 
 
+def test_where_nothing_can_be_written_the_file_itself_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "table.csv"
+    with pytest.raises(OSError, match="No such file") as raised:
+        replace(path, ["whole"])
+    assert raised.value.filename == str(path)
+
+
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     def broken() -> Iterator[str]:
         yield "half"

@@ -269,6 +269,19 @@ def test_a_full_disk_is_named_before_the_first_point(echo: list[str]) -> None:
         assert not Path("mine").exists(), "nothing is left of it"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text")
+def test_a_folder_whose_name_is_no_text_holds_runs_and_sweeps(echo: list[str], tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    os.chdir(folder)
+    assert infer(*echo, "-m", "prompt=a,b", "hydra.sweep.dir=mine") == 0
+    assert os.fsencode(folder) in Path("mine/0/command.txt").read_bytes()
+    os.chdir(tmp_path)
+    assert run_report(".") == 0
+    lines = Path("table.csv").read_text().splitlines()
+    assert [row["point"] for row in csv.DictReader(lines)] == [f"\\udcff/mine/{n}" for n in "01"]
+
+
 def test_two_points_do_not_share_a_folder(echo: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     given = ("prompt=a,b,../../../../b", "sampling.top_k=1,2", "hydra.sweep.subdir=${prompt}")
     assert infer(*echo, "-m", *given) == 2
