@@ -76,6 +76,7 @@ def run_file(
 ) -> int:
     """Run the requests that have no answer yet; returns how many of all have failed."""
     from framework.cli.progress import progress
+    from framework.execution.results import heard
     from framework.io.predictions import Predictions, entry_of, rejected_entry
     from framework.io.requests import Rejected
 
@@ -97,7 +98,7 @@ def run_file(
                     elif entry is not None:
                         yield entry
 
-            for result in executor.run(left()):
+            for result in map(heard, executor.run(left())):
                 keep(entry_of(result, config.output_audio_dir))
                 profile.add(result)
     except BaseException:

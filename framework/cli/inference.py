@@ -236,6 +236,7 @@ def _list_voices(system: Deployed) -> int:
 def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:
     """One request, its text on standard output as it is written; whole where jobs beside it write there too."""
     from framework.execution.payloads import TextChunk
+    from framework.execution.results import heard
 
     def write(request: Request, terminal: str, chunk: Any) -> None:
         if isinstance(chunk, TextChunk):
@@ -247,9 +248,7 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
     written: list[str] = []
     alone = run.choices.get("hydra/launcher", "basic") == "basic"
     try:
-        results = list(executor.run(file.good, on_chunk=write))
-        if config.out_audio is not None:
-            results = [_heard(result) for result in results]
+        results = [heard(result) for result in executor.run(file.good, on_chunk=write)]
     finally:
         if written:
             # In one piece, line end and all: other processes may write between two.
@@ -270,18 +269,6 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
     if run.folder is not None:
         keep(run.folder / "predictions.json", file, results, config.out_audio)
     return results
-
-
-def _heard(result: Result) -> Result:
-    """The result; failed when all went well and nothing was said."""
-    from framework.execution.results import speech_of
-
-    if not result.ok or speech_of(result) is not None:
-        return result
-    ends = {stage: report.details.get("finish_reason") for stage, report in result.stages.items()}
-    got = ", ".join(["a reply without a sound", *(f"{stage} ended with {end}" for stage, end in ends.items() if end)])
-    error = StageError(Problem(where="out_audio", got=got, expected="speech"))
-    return attrs.evolve(result, ok=False, error=error)
 
 
 def _write_reply(path: Path, result: Result) -> None:

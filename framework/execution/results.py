@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import attrs
 import numpy as np
 
+from framework.errors import Problem, StageError
 from framework.execution.payloads import AudioChunk, TextChunk
 from framework.execution.request import Result
 
@@ -34,3 +36,13 @@ def speech_of(result: Result) -> tuple[str, AudioChunk] | None:
             assert sound is not None
             return terminal.partition(":")[0], sound
     return None
+
+
+def heard(result: Result) -> Result:
+    """The result; failed when speech was asked for, all went well and nothing was said. What was written stays."""
+    if not result.ok or "audio" not in result.request.kinds or speech_of(result) is not None:
+        return result
+    ends = {stage: report.details.get("finish_reason") for stage, report in result.stages.items()}
+    got = ", ".join(["a reply without a sound", *(f"{stage} ended with {end}" for stage, end in ends.items() if end)])
+    error = StageError(Problem(where=f"request {result.request.index}: audio", got=got, expected="speech"))
+    return attrs.evolve(result, ok=False, error=error)

@@ -93,8 +93,17 @@ def test_a_reply_without_a_sound_is_a_request_that_failed(speech: str, capsys: p
     assert infer(speech, "prompt=mute", "out_audio=it.wav") == 1
     captured = capsys.readouterr()
     got = "a reply without a sound, echo ended with end-of-sequence"
-    assert (captured.out, captured.err) == ("mute\n", f"error: out_audio: got {got}, expected speech\n")
+    assert (captured.out, captured.err) == ("mute\n", f"error: request 0: audio: got {got}, expected speech\n")
     assert not Path("it.wav").exists()
+
+
+def test_so_it_is_in_a_file_and_what_was_written_stays(speech: str) -> None:
+    file = write_requests({"prompt": "a b"}, {"prompt": "mute"}, {"prompt": "mute", "modalities": ["text"]})
+    assert infer(speech, file, "output_file=p.json", "output_audio_dir=said") == 1
+    spoken, mute, text = responses("p.json")
+    assert (spoken["ok"], text["ok"]) == (True, True)
+    assert (mute["ok"], mute["output_text"], mute["finish_reason"]) == (False, "mute", "error")
+    assert mute["error"].startswith("request 1: audio: got a reply without a sound")
 
 
 @pytest.mark.parametrize("spoken", [[], ["out_audio=it.wav"]], ids=["text alone", "spoken"])
