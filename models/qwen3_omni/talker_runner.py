@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,8 +95,14 @@ class AnswerPrompter:
         return {"voice": tuple(_read(artifact / settings.tokenizer_dir).speakers)}
 
     @staticmethod
-    def check_choices(settings: TalkerConfig, artifact: Path, given: Mapping[str, Any]) -> None:
-        _voice(settings, _read(artifact / settings.tokenizer_dir), given.get("voice", ""))
+    def check_of(settings: TalkerConfig, artifact: Path) -> Callable[[Mapping[str, Any]], None]:
+        """`Runner.check_choices` of this artifact, which is read once for all requests."""
+        config = _read(artifact / settings.tokenizer_dir)
+
+        def check(given: Mapping[str, Any]) -> None:
+            _voice(settings, config, given.get("voice", ""))
+
+        return check
 
     def script(self, row: Row) -> Any:
         """What the row says, as far as it is known: nothing. Raises StageError for a voice that is not there."""

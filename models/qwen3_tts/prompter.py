@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,16 @@ class TextPrompter:
         return {"voice": tuple(config.speakers), "language": (AUTO, *config.languages)}
 
     @staticmethod
-    def check_choices(settings: Any, artifact: Path, given: Mapping[str, Any]) -> None:
+    def check_of(settings: Any, artifact: Path) -> Callable[[Mapping[str, Any]], None]:
+        """`Runner.check_choices` of this artifact, which is read once for all requests."""
         config = read_config(artifact / settings.tokenizer_dir)
-        if voice := given.get("voice", settings.speaker):
-            speaker_id(voice, config.speakers)
-        check_language(given.get("language", settings.language), config.languages)
+
+        def check(given: Mapping[str, Any]) -> None:
+            if voice := given.get("voice", settings.speaker):
+                speaker_id(voice, config.speakers)
+            check_language(given.get("language", settings.language), config.languages)
+
+        return check
 
     def script(self, row: Row) -> Script:
         """What the row says. Raises StageError where that cannot be."""

@@ -9,7 +9,7 @@ Rows of a call are neighbours; one in between that has nothing to do writes a ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -143,13 +143,16 @@ class Talker(Runner):
     def __init__(self, *, stage: Stage, config: TalkerConfig | None = None) -> None:
         super().__init__(stage=stage, config=config or TalkerConfig(prefill_builder="tts"))
         self._speeches: dict[int, _Speech] = {}
+        self._check: Callable[[Mapping[str, Any]], None] | None = None
 
     def choices(self, artifact: Path) -> Mapping[str, Sequence[str]]:
         found: Mapping[str, Sequence[str]] = self._prompters().choices(self.config, artifact)
         return found
 
     def check_choices(self, artifact: Path, given: Mapping[str, Any]) -> None:
-        self._prompters().check_choices(self.config, artifact, given)
+        if self._check is None:
+            self._check = self._prompters().check_of(self.config, artifact)
+        self._check(given)
 
     def _prompters(self) -> Any:
         """The class of what makes scripts."""
