@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 import pytest
 
-from framework.build.family import BuildOptions
-from framework.build.fetch import Source
+from framework.checkpoints.fetch import Source
 from framework.cli.composition import Composer, values_of
-from framework.cli.config import BuildConfig, FetchConfig, InferenceConfig, ReportConfig
-from framework.cli.instances import class_of, safe_instantiate
+from framework.compile.family import BuildOptions
+from framework.deployment.config import BuildConfig, FetchConfig, InferenceConfig, ReportConfig
+from framework.deployment.instances import class_of, safe_instantiate
 from framework.execution.sampling import Sampling
 from framework.io.sampling import OWNER, ROLES, by_role
 from framework.schema import structure

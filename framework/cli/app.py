@@ -195,8 +195,8 @@ def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool, argv: Sequ
 
 def _sweep(composer: Composer, task: Task, hooks: Hooks, options: Sequence[str]) -> int:
     """The worst exit status of the jobs."""
-    from framework.cli.loaded import process
     from framework.cli.sweeping import sweep
+    from framework.deployment.loaded import process
 
     def job(task_cfg: DictConfig) -> int:
         hydra_cfg = HydraConfig.get()

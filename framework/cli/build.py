@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, NoReturn
 
-from framework.cli import app, building
-from framework.cli.config import BuildConfig
-from framework.cli.instances import PREFIXES, safe_instantiate
+from framework.cli import app
+from framework.deployment import building
+from framework.deployment.config import BuildConfig
+from framework.deployment.instances import PREFIXES, safe_instantiate
 from framework.graph.model import FILE_NAME
 from framework.schema import structure
 
@@ -30,7 +31,7 @@ def task(values: dict[str, Any], run: app.Run) -> int:
 
 def _plan(config: BuildConfig) -> int:
     """Print what the engines would take; status 1 when some would not fit."""
-    from framework.cli import planning
+    from framework.deployment import planning
 
     backend = safe_instantiate(config.backend, "backend", PREFIXES)
     return planning.tell([*planning.process(backend), *building.plan(config, backend)], backend)

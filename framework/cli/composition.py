@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from framework.cli.arguments import from_text, quote
-from framework.cli.instances import PREFIXES, TARGET, target_problems
+from framework.deployment.instances import PREFIXES, TARGET, target_problems
 from framework.errors import ConfigError, Problem, closest, nearest
 
 CONF = "conf"  # the package of this distribution that holds the YAML

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from framework.cli import app, building
-from framework.cli.config import FetchConfig
+from framework.cli import app
+from framework.deployment import building
+from framework.deployment.config import FetchConfig
 from framework.schema import structure
 
 

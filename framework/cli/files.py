@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from framework.cli import app, building
-from framework.cli.config import FILE, InferenceConfig, Shard
+from framework.cli import app
+from framework.deployment import building
+from framework.deployment.config import FILE, InferenceConfig, Shard
 from framework.graph.model import Graph
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from framework.cli import app, building, checks
-from framework.cli.config import InferenceConfig, check_combination
+from framework.cli import app
 from framework.cli.files import error_of, keep, output_of, record_of, run_file
 from framework.cli.folder import describe
-from framework.cli.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
-from framework.cli.requested import (
+from framework.deployment import building, checks
+from framework.deployment.config import InferenceConfig, check_combination
+from framework.deployment.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
+from framework.deployment.requested import (
     check_outputs,
     check_places,
     checked,
@@ -174,7 +175,7 @@ def executor_for(config: InferenceConfig, system: Deployed, batch_size: int | No
         with make_executor(config, system, batch_size) as executor:
             yield executor
         return
-    from framework.cli.loaded import opened_with, process
+    from framework.deployment.loaded import opened_with, process
 
     policy = _policy(config, system, batch_size)
     key = opened_with(system.folder, system.graph, system.classes, _backend(config, system), policy.size)
@@ -212,7 +213,7 @@ def _runner(system: Deployed, stage: Stage) -> Any:
 
 def _plan_memory(config: InferenceConfig, system: Deployed) -> int:
     """Print what the stages will take; status 1 when some do not fit."""
-    from framework.cli import planning
+    from framework.deployment import planning
 
     backend = _backend(config, system)
     return planning.tell(planning.planned(system.graph, system.folder, backend, config.batching.get("size")), backend)

@@ -19,7 +19,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from framework.cli.instances import TARGET, class_of
+from framework.deployment.instances import TARGET, class_of
 from framework.errors import ConfigError, Problem
 
 _BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -153,7 +153,7 @@ class _Worker:
 
 
 def _lost(index: int, error: Exception) -> JobReturn:
-    from framework.cli.building import say
+    from framework.deployment.building import say
 
     say(f"[{index}] its worker is gone: {next(iter(str(error).splitlines()), type(error).__name__)}")
     result = JobReturn(status=JobStatus.COMPLETED)

@@ -9,11 +9,11 @@ from typing import Any
 
 import attrs
 
-from framework.cli import building
 from framework.cli.composition import Composer, values_of
-from framework.cli.config import Deployment, Paths
-from framework.cli.instances import safe_instantiate
 from framework.cli.text import columns
+from framework.deployment import building
+from framework.deployment.config import Deployment, Paths
+from framework.deployment.instances import safe_instantiate
 from framework.errors import ConfigError
 from framework.schema import structure
 
@@ -93,7 +93,7 @@ def _preset(name: str, node: Mapping[str, Any] | ConfigError, paths: Paths, back
 
 
 def _weights(preset: Deployment, paths: Paths) -> str:
-    from framework.build.fetch import cached
+    from framework.checkpoints.fetch import cached
 
     if not preset.parts:
         if preset.model_dir is not None:

@@ -14,9 +14,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
-from framework.cli.building import has_graph, say
 from framework.cli.composition import values_of
 from framework.cli.launchers import needed
+from framework.deployment.building import has_graph, say
 from framework.errors import ConfigError, Problem, nearest
 from framework.sweeps.collect import collect
 from framework.sweeps.metrics import METRICS
@@ -156,7 +156,7 @@ def check_objective(objective: str, values: Mapping[str, Any]) -> None:
     Args:
         values: the config of a point. What its graph gives is known once its engines are built.
     """
-    from framework.cli.requested import SPOKEN, offered
+    from framework.deployment.requested import SPOKEN, offered
     from framework.graph import files
 
     where = "hydra.sweeper.objective"

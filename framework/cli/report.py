@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from framework.cli import app, building
-from framework.cli.config import Paths, ReportConfig, ReportOptions
+from framework.cli import app
+from framework.deployment import building
+from framework.deployment.config import Paths, ReportConfig, ReportOptions
 from framework.errors import ConfigError, Problem
 from framework.schema import structure
 
@@ -100,8 +101,8 @@ def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> int:
     """Let a deployment hear what it has not heard yet. Raises ConfigError when there is none of this name, also where
     there is nothing to hear; when it cannot be had; and when it hears nothing at all."""
     from framework.cli.composition import Composer, own_folders, values_of
-    from framework.cli.config import InferenceConfig
     from framework.cli.inference import deployed, make_executor
+    from framework.deployment.config import InferenceConfig
     from framework.graph.routes import unread_fields
     from framework.sweeps.transcripts import missing, transcribe
 

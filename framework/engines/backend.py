@@ -138,12 +138,12 @@ def compile_engine(
     weights = footprint.weights_of(model, backend.name)
     activations = footprint.activations_of(model, attrs.evolve(spec, caps={**caps, **(most or {})}), backend.name)
     if isinstance(backend, TensorRT):
-        from framework.engines import tensorrt
+        from framework.engines.tensorrt import engine as tensorrt
 
         tuned = {**caps, **(opt or {})}
         files, built = tensorrt.compile_plan(model, folder, backend, spec=spec, opt=tuned, where=where)
     else:
-        from framework.engines import onnxruntime
+        from framework.engines.ort import engine as onnxruntime
 
         files, built = onnxruntime.save_model(model, folder, backend, where=where), {}
     record = Manifest(
@@ -181,10 +181,10 @@ def open_engine(folder: Path, backend: Backend) -> Engine:
         )
     manifest.check_files(folder, record)
     if isinstance(backend, TensorRT):
-        from framework.engines.tensorrt import TensorRTEngine
+        from framework.engines.tensorrt.engine import TensorRTEngine
 
         return TensorRTEngine(folder, backend, record)
-    from framework.engines.onnxruntime import OnnxRuntimeEngine
+    from framework.engines.ort.engine import OnnxRuntimeEngine
 
     return OnnxRuntimeEngine(folder, backend, record)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.family import BuildOptions, Component, Topology
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.compile.family import BuildOptions, Component, Topology
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
 from models.hibari import network
@@ -16,7 +16,7 @@ NAME = "tts"
 
 
 class Hibari:
-    """The `hibari` family: see `framework.build.family.Family`. The checkpoint is the package's ONNX file."""
+    """The `hibari` family: see `framework.compile.family.Family`. The checkpoint is the package's ONNX file."""
 
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         if options.precision != "int8":

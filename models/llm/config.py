@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from framework.build.keys import Keys
+from framework.checkpoints.keys import Keys
 from framework.io.fields import Kind, is_whole, one_of
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.family import BuildOptions, Component, Topology
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.compile.family import BuildOptions, Component, Topology
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
 from models.llm.config import LLMConfig
@@ -26,7 +26,7 @@ ENCODED = (("audio", "audio"), ("visual", "image"))  # encoders in front of a ba
 
 
 class LLM:
-    """The `llm` family: see `framework.build.family.Family`."""
+    """The `llm` family: see `framework.compile.family.Family`."""
 
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         config = LLMConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
@@ -164,7 +164,7 @@ def _model(
     prefix: str,
     unused: Sequence[str],
 ) -> Any:
-    from framework.build.weights import load_weights
+    from framework.checkpoints.weights import load_weights
     from framework.nn import export, weight_shapes
     from models.llm.network import CausalLM
     from models.llm.weights import IGNORED, IGNORED_WHEN_TIED, official_names

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from framework.build.keys import Keys
+from framework.checkpoints.keys import Keys
 from framework.io.fields import LIST, Kind, is_whole
 from models.llm.config import LLMConfig, rope_of
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import attrs
 from attrs import validators as v
 
-from framework.build.keys import Keys
+from framework.checkpoints.keys import Keys
 from framework.errors import ConfigError, Problem
 
 RATE, HOP, FFT = 16_000, 160, 400  # samples a second, between frames of the spectrogram, in one

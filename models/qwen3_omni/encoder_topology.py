@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.family import BuildOptions, Component
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.compile.family import BuildOptions, Component
 from framework.parsing import read_object
 from models.qwen3_omni.encoder_config import (
     PREPROCESSOR,

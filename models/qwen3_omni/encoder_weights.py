@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript import nn
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.weights import load_weights
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.checkpoints.weights import load_weights
 from framework.nn import weight_shapes
 from models.qwen3_omni.encoder_config import VisionConfig
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.family import BuildOptions, Component
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.compile.family import BuildOptions, Component
 from framework.graph.model import Input, Port, Source, Stage
 from models.llm.topology import own_sampling
 from models.qwen3_omni.talker_config import OmniSpeechConfig, vocoder_config

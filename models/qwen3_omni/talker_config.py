@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from framework.build.keys import IDS, Keys
+from framework.checkpoints.keys import IDS, Keys
 from framework.io.fields import Kind
 from models.llm.config import LLMConfig
 from models.qwen3_omni.config import sections

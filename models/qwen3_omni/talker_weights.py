@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.weights import load_weights
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.checkpoints.weights import load_weights
 from framework.engines.pieces import PiecedTensor, pieces_of
 from models.llm.weights import official_names
 from models.qwen3_omni.talker_config import OmniSpeechConfig

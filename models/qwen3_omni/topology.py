@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.family import BuildOptions, Component, Topology
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.compile.family import BuildOptions, Component, Topology
 from framework.graph.model import Port, Source, Stage
 from models.llm.topology import NAME, backbone_component, backbone_stage, own_sampling
 from models.qwen3_omni.config import OmniConfig
@@ -22,7 +22,7 @@ ENCODED = ((AUDIO, "audio"), (VISUAL, "image"), (VISUAL, "video"))
 
 
 class Qwen3Omni:
-    """The `qwen3_omni` family: see `framework.build.family.Family`."""
+    """The `qwen3_omni` family: see `framework.compile.family.Family`."""
 
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         config = _config(checkpoint)

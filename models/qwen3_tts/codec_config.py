@@ -13,7 +13,7 @@ from typing import Any, Literal
 import attrs
 from attrs import validators as v
 
-from framework.build.keys import Keys
+from framework.checkpoints.keys import Keys
 
 SAMPLE_RATE = 24_000
 FRAME = 1920  # samples of a codec frame: 12.5 frames a second

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint, open_checkpoint
-from framework.build.family import BuildOptions, Component
+from framework.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from framework.compile.family import BuildOptions, Component
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
 from models.qwen3_tts.codec_config import MAX_FRAMES, CodecConfig, SpeakerConfig

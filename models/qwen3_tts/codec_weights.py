@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import nn
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.weights import load_weights
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.checkpoints.weights import load_weights
 from framework.nn import weight_shapes
 from framework.nn.streaming import CausalConvTranspose1d, by_step
 

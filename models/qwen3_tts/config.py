@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from framework.build.keys import Keys
+from framework.checkpoints.keys import Keys
 from framework.io.fields import OBJECT, one_of
 from models.llm.config import LLMConfig
 

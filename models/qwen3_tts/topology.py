@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.family import BuildOptions, Component, Topology
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.compile.family import BuildOptions, Component, Topology
 from framework.graph.model import Input, Port, Source, Stage
 from models.llm.topology import own_sampling, state_names, tokenizer_files
 from models.qwen3_tts.codec_topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
@@ -19,7 +19,7 @@ FIELDS = ("voice", "language", "instruct", "ref_audio", "ref_text")
 
 
 class Qwen3TTS:
-    """The `qwen3_tts` family: see `framework.build.family.Family`."""
+    """The `qwen3_tts` family: see `framework.compile.family.Family`."""
 
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         config = TTSConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")

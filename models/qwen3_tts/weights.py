@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.weights import Names, load_weights
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.checkpoints.weights import Names, load_weights
 from framework.engines.pieces import PiecedTensor, pieces_of
 from models.qwen3_tts.config import SpeechConfig, TTSConfig
 

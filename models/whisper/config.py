@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from framework.build.keys import Keys
+from framework.checkpoints.keys import Keys
 from framework.io.fields import LIST
 
 TIMESTAMPS = 1501  # 0.00 to 30.00 s in steps of 20 ms; the last entries of every official vocabulary

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from framework.build.checkpoint import Checkpoint
-from framework.build.family import BuildOptions, Component, Topology
+from framework.checkpoints.checkpoint import Checkpoint
+from framework.compile.family import BuildOptions, Component, Topology
 from framework.graph.model import Input, Port, Source, Stage
 from models.whisper.config import WhisperConfig
 
@@ -15,7 +15,7 @@ STAGE = "asr"
 
 
 class Whisper:
-    """The `whisper` family: see `framework.build.family.Family`."""
+    """The `whisper` family: see `framework.compile.family.Family`."""
 
     def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
         where = f"{checkpoint.path}: config"
@@ -90,7 +90,7 @@ def _decoder(config: WhisperConfig, checkpoint: Checkpoint, options: BuildOption
 
 
 def _model(network: Any, checkpoint: Checkpoint, others: Sequence[str], dtype: str, name: str) -> Any:
-    from framework.build.weights import load_weights
+    from framework.checkpoints.weights import load_weights
     from framework.nn import export, weight_shapes
     from models.whisper.weights import TIED, official_names
 

@@ -15,7 +15,7 @@ PRECISIONS = ("int4", "int8")  # the first is the deployment's own
 
 def measure(folder: Path, threads: int, rounds: int, say: Callable[[str], None]) -> list[Line]:
     """Lines for engines that are built in `folder`."""
-    from framework.cli.building import fetch_weights
+    from framework.deployment.building import fetch_weights
 
     config = configured()
     file = fetch_weights(config.deployment, config.paths)

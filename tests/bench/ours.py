@@ -15,7 +15,7 @@ PROSE = "The light of the harbour was seen by every ship that came home from the
 def configured(*overrides: str, deployment: str = DEPLOYMENT) -> Any:
     """The command's config (`InferenceConfig`) of a preset with these overrides."""
     from framework.cli.composition import Composer, values_of
-    from framework.cli.config import InferenceConfig
+    from framework.deployment.config import InferenceConfig
     from framework.schema import structure
 
     with Composer("inference", [deployment, *overrides]) as composer:

@@ -43,7 +43,7 @@ class Transformers:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM, logging
 
-        from framework.build.checkpoint import open_checkpoint
+        from framework.checkpoints.checkpoint import open_checkpoint
 
         logging.set_verbosity_error()
         torch.set_num_threads(threads)

@@ -119,7 +119,7 @@ class FasterWhisper:
 
 def measure(folder: Path, threads: int, rounds: int, say: Say) -> list[Line]:
     """Lines for the assistant, whose engines are built in `folder`."""
-    from framework.cli.building import fetch_weights
+    from framework.deployment.building import fetch_weights
 
     say("building the voice assistant")
     commands.command(PRESET, f"engine_dir={folder}", module=commands.BUILD)

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from framework.cli import app, inference
-from framework.cli.instances import PREFIXES
+from framework.deployment.instances import PREFIXES
 from framework.errors import Problem, StageError
 from framework.execution.payloads import AudioChunk, TextChunk
 from framework.execution.request import Request

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from framework.cli import report
-from framework.cli.config import Paths
+from framework.deployment.config import Paths
 from framework.sweeps.collect import Sweep, collect
 from framework.sweeps.transcripts import transcribe
 from tests.cli.fakes import BEEP, ECHO, engines, infer

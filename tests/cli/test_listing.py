@@ -42,8 +42,8 @@ def test_what_is_in_the_cache_is_told(tmp_path: Path) -> None:
 
 
 def test_engines_of_other_options_are_not_passed_off_as_the_presets(tmp_path: Path) -> None:
-    from framework.cli import building
-    from tests.cli.test_building import TINY, configured, write_checkpoint
+    from framework.deployment import building
+    from tests.deployment.test_building import TINY, configured, write_checkpoint
 
     write_checkpoint(tmp_path / "checkpoint")
     folder = tmp_path / "engines/smollm2"

@@ -11,7 +11,7 @@ import pytest
 
 from framework.engines import manifest
 from framework.engines.backend import TensorRT, compile_engine, open_engine
-from framework.engines.cuda import DeviceMemory
+from framework.engines.cuda.memory import DeviceMemory
 from framework.errors import ConfigError
 from tests.engines import tiny
 from tests.engines.tiny import CAPS, network

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from framework.build.fetch import Source, fetch
+from framework.checkpoints.fetch import Source, fetch
 from framework.errors import ConfigError
 
 DEPLOYMENTS = Path(__file__).parents[2] / "conf" / "deployment"

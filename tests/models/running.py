@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from framework.build.builder import build
-from framework.build.family import BuildOptions, Family
+from framework.compile.builder import build
+from framework.compile.family import BuildOptions, Family
 from framework.engines.backend import Backend, OnnxRuntimeCpu
 from framework.execution.executor import Executor
 from framework.execution.policies import InFlight, Policy

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from framework.build.joining import join
-from framework.cli import app, building, inference
+from framework.cli import app, inference
 from framework.cli.composition import Composer, values_of
-from framework.cli.config import InferenceConfig
-from framework.cli.requested import single_request
+from framework.compile.joining import join
+from framework.deployment import building
+from framework.deployment.config import InferenceConfig
+from framework.deployment.requested import single_request
 from framework.execution.executor import Executor
 from framework.execution.request import Request, Result
 from framework.execution.results import speech_of, text_of

@@ -19,8 +19,8 @@ import transformers
 import yaml
 from gguf import GGUFReader, dequantize
 
-from framework.build.checkpoint import open_checkpoint
-from framework.build.fetch import Source, fetch
+from framework.checkpoints.checkpoint import open_checkpoint
+from framework.checkpoints.fetch import Source, fetch
 from models.llm.processing import TextProcessor
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import torch
 import transformers
 import yaml
 
-from framework.build.fetch import Source, fetch
+from framework.checkpoints.fetch import Source, fetch
 from framework.io.audio import load_audio
 from models.whisper import processing
 from tests.models.whisper import tiny

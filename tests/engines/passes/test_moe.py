@@ -12,7 +12,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from onnxscript import OpBuilder, nn
 
-from framework.build.tensor import Blocks
+from framework.checkpoints.tensor import Blocks
 from framework.engines.base import TensorSpec
 from framework.engines.passes import for_backend
 from framework.engines.passes.moe import NOTE, group_experts_cuda

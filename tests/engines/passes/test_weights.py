@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from framework.build.tensor import Blocks
+from framework.checkpoints.tensor import Blocks
 from framework.engines.passes.weights import BLOCK, Quantised, carry_over, pack, quantise, round_blocks, store_weights
 from tests.engines.passes.running import decoder, decoder_feeds, run, tiny_model
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from framework.build.builder import build
+from framework.compile.builder import build
 from framework.execution.executor import Executor
 from framework.execution.policies import InFlight
 from framework.execution.request import Request, Result

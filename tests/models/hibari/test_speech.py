@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from framework.build.builder import build
+from framework.compile.builder import build
 from framework.engines import manifest
 from framework.engines.backend import OnnxRuntimeCuda, TensorRT
 from framework.errors import ConfigError

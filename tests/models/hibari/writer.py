@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from framework.build.family import BuildOptions
+from framework.compile.family import BuildOptions
 from framework.engines.backend import OnnxRuntimeCpu
 from framework.execution.payloads import TextChunk
 from framework.execution.runner import Row, Runner

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from framework.build.builder import build
-from framework.build.family import BuildOptions
+from framework.compile.builder import build
+from framework.compile.family import BuildOptions
 from framework.engines.backend import Backend, OnnxRuntimeCpu, OnnxRuntimeCuda
 from framework.execution.executor import Executor
 from framework.execution.policies import Cohort

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from framework.build.checkpoint import open_checkpoint
-from tests.build.test_gguf import write_gguf
+from framework.checkpoints.checkpoint import open_checkpoint
+from tests.checkpoints.test_gguf import write_gguf
 from tests.models.llm.tiny import OPTIONS, answers, build_tiny, greedy, ids_of, opened, request
 
 KINDS = {kind.name: kind for kind in (Type.F32, Type.Q8_0, Type.Q4_0, Type.Q4_1)}

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from framework.build.family import BuildOptions
+from framework.compile.family import BuildOptions
 from framework.execution.policies import Cohort, InFlight, Policy
 from models.llm.processing import TextProcessor
 from tests.models import published

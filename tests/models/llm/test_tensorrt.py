@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from framework.build.builder import build
+from framework.compile.builder import build
 from framework.engines import manifest
 from framework.engines.backend import TensorRT
 from framework.graph.model import Graph

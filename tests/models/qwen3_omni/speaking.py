@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from framework.build.family import BuildOptions
+from framework.compile.family import BuildOptions
 from framework.execution.executor import Executor
 from framework.execution.payloads import HiddenChunk, TextChunk
 from framework.execution.policies import Policy

@@ -121,7 +121,7 @@ def test_every_network_of_speech_becomes_a_plan(workshop: Any, tmp_path: Path, c
     pytest.importorskip("tensorrt_rtx", reason="the package tensorrt-rtx is not installed")
     import attrs
 
-    from framework.build.builder import build
+    from framework.compile.builder import build
     from framework.engines import manifest
     from framework.engines.backend import TensorRT
     from tests.models.qwen3_omni.speaking import OPTIONS

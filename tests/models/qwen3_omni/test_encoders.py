@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from framework.build.builder import build
-from framework.build.family import BuildOptions
+from framework.compile.builder import build
+from framework.compile.family import BuildOptions
 from framework.engines import manifest
 from framework.engines.backend import TensorRT
 from framework.errors import ConfigError, StageError

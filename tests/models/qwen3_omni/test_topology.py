@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import pytest
 
-from framework.build.builder import graph_only
-from framework.build.checkpoint import Checkpoint, open_checkpoint
-from framework.build.family import Topology
+from framework.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from framework.compile.builder import graph_only
+from framework.compile.family import Topology
 from framework.engines import manifest
 from framework.errors import ConfigError
 from framework.graph import files

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from framework.build.family import BuildOptions
+from framework.compile.family import BuildOptions
 from framework.execution.executor import Executor
 from framework.execution.policies import Policy
 from framework.execution.request import Request, Result

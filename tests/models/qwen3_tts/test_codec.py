@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from framework.build.checkpoint import open_checkpoint
-from framework.build.family import BuildOptions
+from framework.checkpoints.checkpoint import open_checkpoint
+from framework.compile.family import BuildOptions
 from framework.engines import manifest
 from framework.engines.backend import Backend, TensorRT, compile_engine, open_engine
 from framework.engines.base import Engine

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from framework.build.checkpoint import open_checkpoint
-from framework.build.family import BuildOptions
+from framework.checkpoints.checkpoint import open_checkpoint
+from framework.compile.family import BuildOptions
 from framework.engines.backend import compile_engine
 from framework.errors import ConfigError
 from framework.execution.policies import InFlight

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.build.family import BuildOptions
+from framework.compile.family import BuildOptions
 from framework.execution.executor import Executor
 from framework.execution.payloads import AudioChunk
 from framework.execution.policies import InFlight, Policy

@@ -1,0 +1,256 @@
+"""From a checkpoint to an engine folder with its graph file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from framework.compile.family import BuildOptions, Component, Family, Topology
+from framework.engines import manifest
+from framework.engines.footprint import Footprint
+from framework.errors import ConfigError, MultistageError, Problem, nearest
+from framework.graph import files
+from framework.graph.model import FILE_NAME, Graph
+
+Progress = Callable[[str], None]
+
+# Where engines of a build made elsewhere may lie, below the engine folder.
+BACKBONE_FOLDERS = (".", "thinker", "llm")
+ENCODER_FOLDERS = {name: (name, f"multimodal/{name}") for name in ("audio", "visual")}
+
+
+def build(
+    model_path: Path,
+    engine_dir: Path,
+    *,
+    families: Mapping[str, Family],
+    options: BuildOptions,
+    backend: Any,
+    progress: Progress = lambda message: None,
+) -> Graph | str:
+    """Compile every component of a checkpoint and write the graph beside the engines.
+
+    The folder appears whole or not at all; an older one is replaced.
+
+    Returns:
+        The graph, or the reason why this build has none (its engines are there nonetheless).
+
+    Raises:
+        ConfigError: the checkpoint, the options or the backend cannot be had.
+    """
+    from framework.engines.backend import compile_engine
+    from framework.engines.folder import building
+
+    dtype = activation_dtype(options.precision, backend.name)
+    options = resolved(options, backend.name)
+    checkpoint = open_checkpoint(model_path)
+    family = family_of(checkpoint, families)
+    components = _selected(family.components(checkpoint, options), options.components)
+    recorded = attrs.asdict(options)
+    partial = "all" not in options.components  # what other components already lie there stays
+    with building(engine_dir, keep_subfolders=partial) as folder:
+        for component in components:
+            progress(f"{component.name}: reading weights")
+            model = component.model(dtype)
+            _note(model, options)
+            target = folder / component.artifact
+            target.mkdir(parents=True, exist_ok=True)
+            progress(f"{component.name}: compiling for {backend.name}")
+            compile_engine(
+                model,
+                target,
+                backend,
+                states=component.states,
+                caps=component.caps,
+                opt=component.opt,
+                most=component.most,
+                checkpoint=checkpoint.fingerprint,
+                options=recorded,
+            )
+            _write_files(target, component.files)
+        found = family.topology({c.name: c.artifact for c in components}, checkpoint, options)
+        if options.tp_size > 1:
+            found = "a tensor-parallel build runs without a graph"
+        if isinstance(found, Topology):
+            graph = Graph(terminals=found.terminals, stages=found.stages)
+            files.save(graph, folder / FILE_NAME)
+            return graph
+        return found
+
+
+def plan(
+    model_path: Path, *, families: Mapping[str, Family], options: BuildOptions, backend: Any
+) -> dict[str, Footprint]:
+    """Memory that each component would take once it is built and loaded, by name; builds nothing and reads no weights.
+
+    Raises ConfigError as `build`.
+    """
+    from framework.engines.footprint import foreseen
+
+    dtype = activation_dtype(options.precision, backend.name)
+    options = resolved(options, backend.name)
+    checkpoint = open_checkpoint(model_path)
+    components = family_of(checkpoint, families).components(checkpoint, options)
+    found = {}
+    for component in _selected(components, options.components):
+        model = component.model(dtype)
+        _note(model, options)
+        found[component.name] = foreseen(model, backend.name, component.states, component.caps, component.most)
+    return found
+
+
+def graph_only(model_path: Path, engine_dir: Path, *, families: Mapping[str, Family]) -> Graph | str:
+    """Write the graph of engines that are already in `engine_dir`; builds nothing.
+
+    The backbone is looked for in the folder itself, `thinker` and `llm`; encoders in `audio` and `visual`, also below
+    `multimodal`; every other engine in a subfolder of its own name. One anywhere else is left out.
+
+    Returns:
+        The graph, or the reason why none was written.
+    """
+    checkpoint = open_checkpoint(model_path)
+    family = family_of(checkpoint, families)
+    components = _discover(engine_dir)
+    if not components:
+        expected = f"{manifest.FILE_NAME} in it, in {', '.join(BACKBONE_FOLDERS[1:])} or in a component's own folder"
+        raise ConfigError(Problem(where=str(engine_dir), got="no engine", expected=expected))
+    # The engine in front of the others says what it was built with: its hidden states are ports of the graph.
+    found = family.topology(components, checkpoint, _recorded(engine_dir / next(iter(components.values()))))
+    if isinstance(found, str):
+        return found
+    stages = tuple(_with_caps(stage, engine_dir) for stage in found.stages)
+    graph = Graph(terminals=found.terminals, stages=stages)
+    files.save(graph, engine_dir / FILE_NAME)
+    return graph
+
+
+def stale(engine_dir: Path, *, options: BuildOptions, backend: Any, model_path: Path | None = None) -> str | None:
+    """Why the folder does not hold what these options would build, in words; None when it does.
+
+    Args:
+        model_path: the checkpoint; its weights are compared with those of the build by `Checkpoint.fingerprint`, which
+            reads a little of each. One that is no longer there is not asked for.
+    """
+    try:
+        graph = files.load(engine_dir / FILE_NAME)
+        records = [manifest.read(engine_dir / stage.artifact) for stage in graph.stages if stage.artifact]
+    except (MultistageError, OSError) as error:
+        return str(error) if engine_dir.exists() else "there are no engines yet"
+    wanted = _plain(resolved(options, backend.name))
+    younger = _plain(resolved(BuildOptions(), backend.name))  # what an option does that the build did not know yet
+    for record in records:
+        if record.backend != backend.name:
+            return f"it was built for backend {record.backend}, not {backend.name}"
+        for key, value in wanted.items():
+            built = record.options.get(key, younger[key])
+            if built != value:
+                return f"it was built with {key}={built}, not {value}"
+    if model_path is not None and model_path.exists():
+        now = open_checkpoint(model_path).fingerprint
+        if any(record.checkpoint != now for record in records):
+            return f"it was built from other weights or another config than {str(model_path)!r} has now"
+    return None
+
+
+def resolved(options: BuildOptions, backend: str) -> BuildOptions:
+    """Options with what they leave to the backend filled in."""
+    if options.candidates is not None:
+        return options
+    return attrs.evolve(options, candidates=0 if backend == "cpu" else 1024)
+
+
+def _plain(options: BuildOptions) -> dict[str, Any]:
+    """As an engine's record has them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in attrs.asdict(options).items()}
+
+
+def _note(model: Any, options: BuildOptions) -> None:
+    """Tell the backend's passes how weights are to be stored; an imported network says it itself."""
+    model.metadata_props.setdefault("precision", options.precision)
+    model.metadata_props.setdefault("block_size", str(options.block_size))
+
+
+def activation_dtype(precision: str, backend: str) -> str:
+    """Dtype of activations and caches. The CPU computes in fp32 whatever the weights are stored as.
+
+    Raises ConfigError for weights of 4 or 8 bits on a backend that has no operator for them here.
+    """
+    if backend == "cpu" or precision == "fp32":
+        return "float32"
+    if precision in ("int4", "int8"):
+        expected = "fp32, fp16 or bf16"
+        hint = "4- and 8-bit weights run on backend=cpu"
+        raise ConfigError(
+            Problem(where="build.precision", got=f"{precision} on {backend}", expected=expected, hint=hint)
+        )
+    return {"fp16": "float16", "bf16": "bfloat16"}[precision]
+
+
+def family_of(checkpoint: Checkpoint, families: Mapping[str, Family]) -> Family:
+    """The family of a checkpoint's architecture. Raises ConfigError naming the supported ones."""
+    named = checkpoint.config.get("architectures") or []
+    for architecture in named:
+        if architecture in families:
+            return families[architecture]
+    got = ", ".join(named) or "none"
+    supported = ", ".join(sorted(families))
+    hint = nearest(named[0], families) if named else ""
+    where = f"{checkpoint.path}: architectures"
+    raise ConfigError(Problem(where=where, got=got, expected=f"a supported architecture: {supported}", hint=hint))
+
+
+def _selected(components: Sequence[Component], wanted: Sequence[str]) -> list[Component]:
+    if "all" in wanted:
+        return list(components)
+    names = [component.name for component in components]
+    problems = [
+        Problem(where="build.components", got=repr(name), expected="a component", hint=nearest(name, names))
+        for name in wanted
+        if name not in names
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return [component for component in components if component.name in wanted]
+
+
+def _write_files(folder: Path, sidecars: Mapping[str, bytes | Path]) -> None:
+    for name, content in sidecars.items():
+        if isinstance(content, Path):
+            shutil.copyfile(content, folder / name)
+        else:
+            (folder / name).write_bytes(content)
+
+
+def _discover(engine_dir: Path) -> dict[str, str]:
+    def first(candidates: Sequence[str]) -> str | None:
+        return next((c for c in candidates if (engine_dir / c / manifest.FILE_NAME).is_file()), None)
+
+    places = {"llm": first(BACKBONE_FOLDERS), **{name: first(paths) for name, paths in ENCODER_FOLDERS.items()}}
+    taken = {*BACKBONE_FOLDERS, *ENCODER_FOLDERS, "multimodal"}
+    for folder in sorted(engine_dir.iterdir()) if engine_dir.is_dir() else ():
+        if folder.name not in taken and (folder / manifest.FILE_NAME).is_file():
+            places[folder.name] = folder.name
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _recorded(folder: Path) -> BuildOptions:
+    """Options that an engine was built with."""
+    from framework.schema import structure
+
+    names = {field.name for field in attrs.fields(BuildOptions)}
+    built = {name: value for name, value in manifest.read(folder).options.items() if name in names}
+    return structure(BuildOptions, built, where=f"{folder / manifest.FILE_NAME}: options")
+
+
+def _with_caps(stage: Any, engine_dir: Path) -> Any:
+    """A stage with the caps that its engine was built with."""
+    if not stage.artifact:
+        return stage
+    record = manifest.read(engine_dir / stage.artifact)
+    capacity = record.options.get("max_kv_cache_capacity", stage.max_seq)
+    return attrs.evolve(stage, max_batch=record.spec.caps.get("batch", stage.max_batch), max_seq=capacity)

@@ -1,0 +1,128 @@
+"""`plan_memory=true`: what every stage will take and whether it fits, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.cli.text import columns
+from framework.engines import manifest
+from framework.engines.footprint import Footprint, footprint
+from framework.graph.model import Graph
+
+HEADINGS = ("stage", "engine", "rows", "weights", "caches", "activations", "total")
+PROCESS = 75_000_000  # Python and its libraries, on the host
+NOTE = "estimated; caches with every row full, activations of the largest call"
+
+
+@attrs.frozen(kw_only=True)
+class Planned:
+    """One engine of a deployment. `stage` is "" where a stage loads it beside its own, when a request needs it."""
+
+    stage: str
+    engine: str
+    takes: Footprint
+    rows: int = 0
+
+
+def planned(graph: Graph, folder: Path, backend: Any, rows: int | None = None) -> list[Planned]:
+    """The process itself where it shares its memory with the engines; every engine of the graph, in its order; and
+    those that no stage has for its own.
+
+    Args:
+        backend: the typed settings.
+        rows: requests that run together, where the run limits them; default each stage's `max_batch`.
+
+    Raises ConfigError for an engine folder that cannot be read.
+    """
+    found = process(backend)
+    for stage in graph.stages:
+        if stage.artifact and (folder / stage.artifact / manifest.FILE_NAME).is_file():
+            count = min(stage.max_batch, rows or stage.max_batch)
+            found.append(_engine(folder, folder / stage.artifact, count, stage.id))
+    most = max((item.rows for item in found), default=0) or rows or 1
+    own = {(folder / stage.artifact).resolve() for stage in graph.stages if stage.artifact}
+    others = sorted(path.parent for path in folder.rglob(manifest.FILE_NAME) if path.parent.resolve() not in own)
+    return found + [_engine(folder, path, most) for path in others]
+
+
+def process(backend: Any) -> list[Planned]:
+    """The process itself, where it shares its memory with the engines."""
+    takes = Footprint(weights=PROCESS, states=0, activations=0)
+    return [Planned(stage="", engine="(process)", takes=takes)] if backend.name == "cpu" else []
+
+
+def tell(plan: Sequence[Planned], backend: Any) -> int:
+    """Print the report; 1 when something does not fit."""
+    free, place = free_memory(backend)
+    print(report(plan, free, place))
+    return 1 if too_much(plan, free) else 0
+
+
+def _engine(folder: Path, artifact: Path, rows: int, stage: str = "") -> Planned:
+    takes = footprint(manifest.read(artifact), rows)
+    return Planned(stage=stage, engine=artifact.relative_to(folder).as_posix(), rows=rows, takes=takes)
+
+
+def too_much(plan: Sequence[Planned], free: int) -> list[str]:
+    """Stages (or engines) that are left without room when those before them have taken theirs."""
+    names, used = [], 0
+    for item in plan:
+        used += item.takes.total
+        if used > free:
+            names.append(item.stage or item.engine)
+    return names
+
+
+def report(plan: Sequence[Planned], free: int, place: str) -> str:
+    """A table, and a sentence that says whether it fits."""
+    sums = Footprint(
+        **{name: sum(getattr(i.takes, name) for i in plan) for name in ("weights", "states", "activations")}
+    )
+    rows = [(i.stage or "-", i.engine, str(i.rows or ""), *_sizes(i.takes)) for i in plan]
+    outside = too_much(plan, free)
+    said = f"does not fit: {', '.join(outside)}" if outside else "fits"
+    return "\n".join(
+        [columns([HEADINGS, *rows, ("all", "", "", *_sizes(sums))]), f"free on {place}: {_size(free)}; {said} ({NOTE})"]
+    )
+
+
+def _sizes(takes: Footprint) -> Iterator[str]:
+    return map(_size, (takes.weights, takes.states, takes.activations, takes.total))
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}" if unit == "GB" else f"{count / size:.0f} {unit}"
+    return f"{count / 1000:.0f} kB"
+
+
+def free_memory(backend: Any) -> tuple[int, str]:
+    """Bytes free where the backend's engines live, and the name of that place."""
+    if backend.name == "cpu":
+        return _host_free(), "this machine"
+    from framework.engines.cuda.memory import DeviceMemory
+
+    return DeviceMemory(backend.device).free, f"GPU {backend.device}"
+
+
+def _host_free(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """What the kernel can give without swapping, or less where a control group (a container) allows less."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    for limit, used, field in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            most, now = (cgroup / limit).read_text().strip(), int((cgroup / used).read_text())
+            stat = dict(line.split() for line in (cgroup / limit).with_name("memory.stat").read_text().splitlines())
+        except OSError:
+            continue
+        if most.isdigit():
+            free = min(free, int(most) - now + int(stat.get(field, 0)))  # cached files are given up when needed
+    return max(0, free)

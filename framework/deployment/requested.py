@@ -1,0 +1,170 @@
+"""What the settings of `multistage-inference` ask for, as requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.deployment.config import FILE, InferenceConfig
+from framework.errors import ConfigError, Problem, StageError
+from framework.execution.request import Request
+from framework.graph.model import Graph
+from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
+from framework.io.sampling import by_role, require
+from framework.parsing import no_utf8
+
+_OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
+SPOKEN = tuple(key for key, kind in _OUTPUTS.items() if kind == "audio")
+WRITTEN = ("out_audio", "out_timeline", "out_video", "output_file", "output_audio_dir", "output_video_dir")
+
+
+def in_folder(config: InferenceConfig, folder: Path) -> InferenceConfig:
+    """A job of a sweep: what it writes lies in its own folder, where no other job writes.
+
+    Raises ConfigError for an output elsewhere, which every job would write again.
+    """
+    outputs = {key: path for key in WRITTEN if isinstance(path := getattr(config, key), Path)}
+    hint = "a relative name lies in the folder of each job"
+    problems = [
+        Problem(where=key, got=f"'{path}'", expected="a place of its own for each job of the sweep", hint=hint)
+        for key, path in outputs.items()
+        if not (folder / path.expanduser()).resolve().is_relative_to(folder.resolve())
+    ]
+    if problems:
+        raise ConfigError(problems)
+    moved: dict[str, Any] = {key: folder / path for key, path in outputs.items()}
+    return attrs.evolve(config, **moved)
+
+
+def defaults_of(config: InferenceConfig) -> Defaults:
+    """What holds for every request. Raises ConfigError for sampling settings out of range."""
+    style = {key: value for key, value in config.style.items() if value is not None}
+    options = {key: getattr(config, key) for key in ("apply_chat_template", "add_generation_prompt", "enable_thinking")}
+    return Defaults(
+        sampling=require(by_role(config.sampling, "sampling")),
+        fields=_speech(config),
+        kinds=frozenset({"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}),
+        options={**options, "style": style} if style else options,
+    )
+
+
+def _speech(config: InferenceConfig) -> dict[str, str]:
+    """Fields that a speech stage reads beside the text."""
+    given = {key: getattr(config, key) for key in ("voice", "language", "instruct", "ref_text")}
+    given["ref_audio"] = None if config.ref_audio is None else str(config.ref_audio.expanduser().absolute())
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def file_of(config: InferenceConfig) -> RequestFile:
+    """The request file. Raises ConfigError with its faults."""
+    assert config.input_file is not None
+    return load_requests(config.input_file, defaults=defaults_of(config))
+
+
+def single_request(config: InferenceConfig) -> RequestFile:
+    """The one request of the command line. Raises ConfigError when it is not right."""
+    prompt = config.prompt if config.prompt_file is None else _read_prompt(config.prompt_file)
+    given: dict[str, Any] = {"system": config.system, "prompt": prompt}
+    given |= {key: _several(getattr(config, key)) for key in ("audio", "image", "video")}
+    given |= {key: getattr(config, key) for key in ("fps", "use_audio_in_video")}
+    raw = {key: value for key, value in given.items() if value is not None}
+    entry = read_request(raw, 0, defaults_of(config), Path(), "request")
+    if isinstance(entry, Rejected):
+        raise entry.error
+    return RequestFile(name="", batch_size=None, entries=(entry,))
+
+
+def _several(value: str | tuple[str, ...] | None) -> str | list[str] | None:
+    """Files as they are written on a command line: `a.jpg,b.jpg`, also in brackets; a name may have a comma in it."""
+    if isinstance(value, tuple):
+        return list(value)
+    if value is None or "," not in value or Path(value).exists():
+        return value
+    return [name.strip() for name in value.removeprefix("[").removesuffix("]").split(",")]
+
+
+def check_places(config: InferenceConfig) -> None:
+    """Raise ConfigError for an output that would be written over a file that is read, or where nobody may write."""
+    read: dict[Path, str] = {}
+    for key in ("input_file", "prompt_file", "ref_audio", "audio", "image", "video"):
+        value = getattr(config, key)
+        files = [value] if isinstance(value, Path) else _several(value) or []
+        read |= {_place(name): key for name in ([files] if isinstance(files, str) else files)}
+    outputs = {key: path for key in WRITTEN if isinstance(path := getattr(config, key), Path)}
+    problems = [
+        Problem(where=key, got=f"'{path}', which is {read[_place(path)]}", expected="another file")
+        for key, path in outputs.items()
+        if _place(path) in read
+    ]
+    for key, path in outputs.items():
+        near = next(place for place in (_place(path), *_place(path).parents) if os.path.exists(place))
+        if not os.access(near, os.W_OK):
+            got = f"'{path}', and {near} may not be written to"
+            problems.append(Problem(where=key, got=got, expected="a place to write to"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _place(path: str | Path) -> Path:
+    return Path(path).expanduser().resolve()
+
+
+def offered(graph: Graph) -> list[str]:
+    """Kinds of payload that a request may ask for."""
+    ports = [stage.port(terminal.name) for terminal in graph.terminals if (stage := graph.stage(terminal.owner))]
+    return sorted({port.kind for port in ports if port is not None})
+
+
+def check_outputs(graph: Graph, config: InferenceConfig) -> None:
+    """Raise ConfigError when an output is asked for that the graph cannot give, or none of those that it gives."""
+    kinds = offered(graph)
+    problems = [
+        Problem(
+            where=key, got=repr(str(getattr(config, key))), expected=f"nothing: this graph gives {', '.join(kinds)}"
+        )
+        for key, kind in _OUTPUTS.items()
+        if getattr(config, key) is not None and kind not in kinds
+    ]
+    wanted = {"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}
+    if not problems and not wanted & {*kinds}:
+        problems += [
+            Problem(where=key, got="nothing", expected=f"a place for what this graph gives: {kind}")
+            for key, kind in _OUTPUTS.items()
+            if kind in kinds and (key in FILE) is (config.input_file is not None)
+        ]
+    if config.out_timeline is not None:
+        from framework.io.picture import check_picture
+
+        check_picture(config.out_timeline, "out_timeline")
+    if problems:
+        raise ConfigError(problems)
+
+
+def checked(file: RequestFile, faults: Callable[[Request], list[Problem]]) -> RequestFile:
+    """The file with those requests rejected that have faults."""
+
+    def read(entry: Request | Rejected) -> Request | Rejected:
+        problems = [] if isinstance(entry, Rejected) else faults(entry)
+        if not problems or isinstance(entry, Rejected):
+            return entry
+        raw: Mapping[str, Any] = {"messages": entry.fields["messages"]}
+        return Rejected(index=entry.index, error=StageError(problems), raw=raw)
+
+    return file.mapped(read)
+
+
+def _read_prompt(name: str) -> str:
+    """Text of a file, or of standard input for `-`; the last line end is not part of it."""
+    where = f"prompt_file {name}"
+    try:
+        with open(0 if name == "-" else name, encoding="utf-8", closefd=name != "-") as file:
+            text = file.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(no_utf8(error, where, error.start)) from error
+    except OSError as error:
+        raise ConfigError(Problem(where=where, got=error.strerror or str(error), expected="a file of text")) from error
+    return text.removesuffix("\n")

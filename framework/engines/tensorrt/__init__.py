@@ -1,0 +1,1 @@
+"""TensorRT, and TensorRT-RTX, which has the same Python interface."""
