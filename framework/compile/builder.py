@@ -12,6 +12,7 @@ import attrs
 from framework.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from framework.compile.family import BuildOptions, Component, Family, Topology
 from framework.engines import manifest
+from framework.engines.backend import Backend, compile_engine
 from framework.engines.footprint import Footprint
 from framework.errors import ConfigError, MultistageError, Problem, nearest
 from framework.graph import files
@@ -30,7 +31,7 @@ def build(
     *,
     families: Mapping[str, Family],
     options: BuildOptions,
-    backend: Any,
+    backend: Backend,
     progress: Progress = lambda message: None,
 ) -> Graph | str:
     """Compile every component of a checkpoint and write the graph beside the engines.
@@ -43,11 +44,10 @@ def build(
     Raises:
         ConfigError: the checkpoint, the options or the backend cannot be had.
     """
-    from framework.engines.backend import compile_engine
     from framework.engines.folder import building
 
-    dtype = activation_dtype(options.precision, backend.name)
-    options = resolved(options, backend.name)
+    dtype = backend.activation_dtype(options.precision)
+    options = resolved(options, backend)
     checkpoint = open_checkpoint(model_path)
     family = family_of(checkpoint, families)
     components = _selected(family.components(checkpoint, options), options.components)
@@ -84,7 +84,7 @@ def build(
 
 
 def plan(
-    model_path: Path, *, families: Mapping[str, Family], options: BuildOptions, backend: Any
+    model_path: Path, *, families: Mapping[str, Family], options: BuildOptions, backend: Backend
 ) -> dict[str, Footprint]:
     """Memory that each component would take once it is built and loaded, by name; builds nothing and reads no weights.
 
@@ -92,15 +92,17 @@ def plan(
     """
     from framework.engines.footprint import foreseen
 
-    dtype = activation_dtype(options.precision, backend.name)
-    options = resolved(options, backend.name)
+    dtype = backend.activation_dtype(options.precision)
+    options = resolved(options, backend)
     checkpoint = open_checkpoint(model_path)
     components = family_of(checkpoint, families).components(checkpoint, options)
     found = {}
     for component in _selected(components, options.components):
         model = component.model(dtype)
         _note(model, options)
-        found[component.name] = foreseen(model, backend.name, component.states, component.caps, component.most)
+        for rewrite in backend.passes():
+            model = rewrite(model)
+        found[component.name] = foreseen(model, backend.memory, component.states, component.caps, component.most)
     return found
 
 
@@ -129,7 +131,7 @@ def graph_only(model_path: Path, engine_dir: Path, *, families: Mapping[str, Fam
     return graph
 
 
-def stale(engine_dir: Path, *, options: BuildOptions, backend: Any, model_path: Path | None = None) -> str | None:
+def stale(engine_dir: Path, *, options: BuildOptions, backend: Backend, model_path: Path | None = None) -> str | None:
     """Why the folder does not hold what these options would build, in words; None when it does.
 
     Args:
@@ -141,8 +143,8 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Any, model_path: 
         records = [manifest.read(engine_dir / stage.artifact) for stage in graph.stages if stage.artifact]
     except (MultistageError, OSError) as error:
         return str(error) if engine_dir.exists() else "there are no engines yet"
-    wanted = _plain(resolved(options, backend.name))
-    younger = _plain(resolved(BuildOptions(), backend.name))  # what an option does that the build did not know yet
+    wanted = _plain(resolved(options, backend))
+    younger = _plain(resolved(BuildOptions(), backend))  # what an option does that the build did not know yet
     for record in records:
         if record.backend != backend.name:
             return f"it was built for backend {record.backend}, not {backend.name}"
@@ -157,11 +159,11 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Any, model_path: 
     return None
 
 
-def resolved(options: BuildOptions, backend: str) -> BuildOptions:
+def resolved(options: BuildOptions, backend: Backend) -> BuildOptions:
     """Options with what they leave to the backend filled in."""
     if options.candidates is not None:
         return options
-    return attrs.evolve(options, candidates=0 if backend == "cpu" else 1024)
+    return attrs.evolve(options, candidates=backend.candidates)
 
 
 def _plain(options: BuildOptions) -> dict[str, Any]:
@@ -173,22 +175,6 @@ def _note(model: Any, options: BuildOptions) -> None:
     """Tell the backend's passes how weights are to be stored; an imported network says it itself."""
     model.metadata_props.setdefault("precision", options.precision)
     model.metadata_props.setdefault("block_size", str(options.block_size))
-
-
-def activation_dtype(precision: str, backend: str) -> str:
-    """Dtype of activations and caches. The CPU computes in fp32 whatever the weights are stored as.
-
-    Raises ConfigError for weights of 4 or 8 bits on a backend that has no operator for them here.
-    """
-    if backend == "cpu" or precision == "fp32":
-        return "float32"
-    if precision in ("int4", "int8"):
-        expected = "fp32, fp16 or bf16"
-        hint = "4- and 8-bit weights run on backend=cpu"
-        raise ConfigError(
-            Problem(where="build.precision", got=f"{precision} on {backend}", expected=expected, hint=hint)
-        )
-    return {"fp16": "float16", "bf16": "bfloat16"}[precision]
 
 
 def family_of(checkpoint: Checkpoint, families: Mapping[str, Family]) -> Family:

@@ -10,6 +10,7 @@ import attrs
 
 from framework.compile.builder import Progress, build, stale
 from framework.compile.family import BuildOptions, Family
+from framework.engines.backend import Backend
 from framework.errors import ConfigError, Problem
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph, Source
@@ -29,7 +30,7 @@ def build_joined(
     *,
     stages: Mapping[str, Any],
     families: Mapping[str, Family],
-    backend: Any,
+    backend: Backend,
     progress: Progress = lambda message: None,
 ) -> Graph:
     """Build every part into `engine_dir/<part>`, where it also runs alone, and write the joined graph beside them.
@@ -84,7 +85,7 @@ def stale_part(
     parts: Mapping[str, BuildOptions],
     engine_dir: Path,
     *,
-    backend: Any,
+    backend: Backend,
     model_paths: Mapping[str, Path | None] | None = None,
 ) -> str | None:
     """Why some part is not what its options and its checkpoint would build, in words; None when all are."""

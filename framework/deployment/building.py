@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -15,6 +14,7 @@ from framework.compile.family import BuildOptions, Family
 from framework.deployment.config import BuildConfig, Deployment, Paths
 from framework.deployment.instances import PREFIXES, families, safe_instantiate
 from framework.deployment.planning import Planned
+from framework.engines.backend import Backend
 from framework.errors import ConfigError, Problem
 from framework.graph.model import FILE_NAME, Graph
 from framework.schema import show
@@ -85,7 +85,7 @@ def _alone(folder: Path) -> AbstractContextManager[None]:
     return claimed(folder, waiting=lambda who: say(f"waiting: {who} is building {folder}"))
 
 
-def plan(config: BuildConfig, backend: Any) -> list[Planned]:
+def plan(config: BuildConfig, backend: Backend) -> list[Planned]:
     """Every engine that `build` would make."""
     from framework.compile import builder
 
@@ -123,7 +123,7 @@ def _build(config: BuildConfig, prefixes: tuple[str, ...]) -> Graph | str:
     )
 
 
-def _build_parts(config: BuildConfig, target: Path, table: Mapping[str, Family], backend: Any) -> Graph:
+def _build_parts(config: BuildConfig, target: Path, table: Mapping[str, Family], backend: Backend) -> Graph:
     from framework.compile.joining import Part, build_joined
 
     _no_options_of_one(config)
@@ -154,7 +154,7 @@ def _no_options_of_one(config: BuildConfig) -> None:
         raise ConfigError(problems)
 
 
-def _stale(config: BuildConfig, folder: Path, backend: Any) -> str | None:
+def _stale(config: BuildConfig, folder: Path, backend: Backend) -> str | None:
     from framework.compile import builder
 
     if config.deployment.parts:
@@ -164,7 +164,7 @@ def _stale(config: BuildConfig, folder: Path, backend: Any) -> str | None:
     return builder.stale(folder, options=config.build.options, backend=backend, model_path=model)
 
 
-def stale_preset(deployment: Deployment, folder: Path, backend: Any, paths: Paths | None = None) -> str | None:
+def stale_preset(deployment: Deployment, folder: Path, backend: Backend, paths: Paths | None = None) -> str | None:
     """Why the folder does not hold what the preset would build for this backend, in words; None when it does.
 
     With `paths` the preset's weights, where they are at hand, are compared too.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from framework.deployment.config import InferenceConfig
+from framework.engines.backend import Backend
 from framework.errors import ConfigError, MultistageError, Problem, at, nearest
 from framework.execution.request import Request
 from framework.graph.model import Graph, RunnerDecl, Stage
@@ -26,7 +26,7 @@ def check_settings(graph: Graph, runners: Runners, config: InferenceConfig) -> N
         raise ConfigError(problems)
 
 
-def check_deployment(graph: Graph, folder: Path, backend: Any, rebuild: str) -> None:
+def check_deployment(graph: Graph, folder: Path, backend: Backend, rebuild: str) -> None:
     """Raise ConfigError where the graph reads what no request has, or asks for what its engines cannot give.
 
     Args:
@@ -63,7 +63,7 @@ def _unknown_fields(stage: Stage) -> Iterator[Problem]:
             yield Problem(where=f"{where}.from", got=str(item.source), expected="a field of a request", hint=hint)
 
 
-def _engine(stage: Stage, folder: Path, backend: Any, rebuild: str) -> Iterator[Problem]:
+def _engine(stage: Stage, folder: Path, backend: Backend, rebuild: str) -> Iterator[Problem]:
     from framework.engines import manifest
 
     if not stage.artifact:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 
 from framework.cli.text import columns
 from framework.engines import manifest
+from framework.engines.backend import Backend
 from framework.engines.footprint import Footprint, footprint
 from framework.graph.model import Graph
 
@@ -28,7 +28,7 @@ class Planned:
     rows: int = 0
 
 
-def planned(graph: Graph, folder: Path, backend: Any, rows: int | None = None) -> list[Planned]:
+def planned(graph: Graph, folder: Path, backend: Backend, rows: int | None = None) -> list[Planned]:
     """The process itself where it shares its memory with the engines; every engine of the graph, in its order; and
     those that no stage has for its own.
 
@@ -49,16 +49,16 @@ def planned(graph: Graph, folder: Path, backend: Any, rows: int | None = None) -
     return found + [_engine(folder, path, most) for path in others]
 
 
-def process(backend: Any) -> list[Planned]:
+def process(backend: Backend) -> list[Planned]:
     """The process itself, where it shares its memory with the engines."""
     takes = Footprint(weights=PROCESS, states=0, activations=0)
-    return [Planned(stage="", engine="(process)", takes=takes)] if backend.name == "cpu" else []
+    return [Planned(stage="", engine="(process)", takes=takes)] if backend.shares_host_memory else []
 
 
-def tell(plan: Sequence[Planned], backend: Any) -> int:
+def tell(plan: Sequence[Planned], backend: Backend) -> int:
     """Print the report; 1 when something does not fit."""
-    free, place = free_memory(backend)
-    print(report(plan, free, place))
+    free = backend.free_memory()
+    print(report(plan, free, backend.place))
     return 1 if too_much(plan, free) else 0
 
 
@@ -99,30 +99,3 @@ def _size(count: int) -> str:
         if count >= size:
             return f"{count / size:.2f} {unit}" if unit == "GB" else f"{count / size:.0f} {unit}"
     return f"{count / 1000:.0f} kB"
-
-
-def free_memory(backend: Any) -> tuple[int, str]:
-    """Bytes free where the backend's engines live, and the name of that place."""
-    if backend.name == "cpu":
-        return _host_free(), "this machine"
-    from framework.engines.cuda.memory import DeviceMemory
-
-    return DeviceMemory(backend.device).free, f"GPU {backend.device}"
-
-
-def _host_free(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the kernel can give without swapping, or less where a control group (a container) allows less."""
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    free = int(lines["MemAvailable"].split()[0]) * 1024
-    for limit, used, field in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            most, now = (cgroup / limit).read_text().strip(), int((cgroup / used).read_text())
-            stat = dict(line.split() for line in (cgroup / limit).with_name("memory.stat").read_text().splitlines())
-        except OSError:
-            continue
-        if most.isdigit():
-            free = min(free, int(most) - now + int(stat.get(field, 0)))  # cached files are given up when needed
-    return max(0, free)

@@ -1,1 +1,1 @@
-"""Engines: compiled networks on a backend. `base` is the contract, `backend` opens and compiles, `folder` builds."""
+"""Compiled networks: `base` is the contract, `backend` compiles and opens, and each backend has a folder."""

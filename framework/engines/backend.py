@@ -1,102 +1,128 @@
-"""Backends: their settings, and the two doors to an engine, compiling one and opening one.
+"""What executes engines: the base that every backend implements, and the two doors to an engine.
 
-conf/backend/cpu.yaml ->  _target_: framework.engines.backend.OnnxRuntimeCpu
+Each backend has a folder beside this file with its settings, its compiler, its engines and the passes it runs:
+
+    conf/backend/cpu.yaml ->  _target_: framework.engines.ort.backend.OnnxRuntimeCpu
+
+Everything outside those folders asks the object and never for a name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import abc
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
-from attrs import validators as v
 
 from framework.engines import footprint, manifest, verify
-from framework.engines.base import Engine
+from framework.engines.base import Engine, EngineSpec
+from framework.engines.footprint import MemoryRules
 from framework.engines.manifest import Manifest
-from framework.engines.passes import for_backend
 from framework.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-
-@attrs.frozen(kw_only=True)
-class OnnxRuntimeCpu:
-    """ONNX Runtime on the CPU.
-
-    Attributes:
-        threads: threads per engine; 0 is one per physical core.
-        spin: what idle threads do. `always` waits busily between calls too, `in_call` only within a call, `never`
-            sleeps; `auto` is `always` for the only engine of a deployment, and `never` where several take turns on
-            the same cores (see `shared`).
-        arena: keep freed activations for the next call instead of giving them back; faster, more memory.
-    """
-
-    name: ClassVar[str] = "cpu"
-    threads: int = attrs.field(default=0, validator=v.ge(0))
-    spin: Literal["auto", "always", "in_call", "never"] = attrs.field(
-        default="auto", validator=v.in_(("auto", "always", "in_call", "never"))
-    )
-    arena: bool = True
+Pass = Callable[["ir.Model"], "ir.Model"]
 
 
 @attrs.frozen(kw_only=True)
-class OnnxRuntimeCuda:
-    """ONNX Runtime on an NVIDIA GPU; states, inputs and outputs stay on it.
+class Compiled:
+    """What a backend made of a network.
 
     Attributes:
-        device: index of the GPU.
-        cuda_graph: let calls be captured; needs every node of the network on the GPU.
-        tf32: multiply fp32 with 10-bit mantissas; faster, but no longer the ids of fp32.
-        memory_limit: bytes its arena may take; 0 is all.
+        files: names of the files it wrote into the engine folder.
+        needs: what must be the same where the engine is opened, recorded among the engine's options.
     """
 
-    name: ClassVar[str] = "cuda"
-    device: int = attrs.field(default=0, validator=v.ge(0))
-    cuda_graph: bool = True
-    tf32: bool = False
-    memory_limit: int = attrs.field(default=0, validator=v.ge(0))
+    files: Sequence[str]
+    needs: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-@attrs.frozen(kw_only=True)
-class TensorRT:
-    """TensorRT, or TensorRT-RTX, which has the same Python interface.
+class Backend(abc.ABC):
+    """Settings of one backend, and everything the rest of the system may ask it.
 
     Attributes:
-        module: package to use; also the name of the backend.
-        device: index of the GPU.
-        compute_capability: GPU to build for, e.g. "8.9", so that the building machine needs none (TensorRT-RTX);
-            None builds for the GPU that is there.
-        workspace: bytes of scratch memory the builder may plan with; 0 is the whole device.
-        tf32: as in `OnnxRuntimeCuda`.
-        optimization_level: 0 (quick build) to 5 (quick engine); None is the package's own.
+        dtypes: dtype of activations and states for each precision that it can build.
+        memory: how much memory its engines take, measured in the bytes of their tensors.
+        candidates: best tokens that a sampler looks at unless the build says otherwise; 0 is all of them.
+        shares_host_memory: whether its engines lie in the memory that the process itself lives in.
     """
 
-    module: Literal["tensorrt", "tensorrt_rtx"] = attrs.field(
-        default="tensorrt", validator=v.in_(("tensorrt", "tensorrt_rtx"))
-    )
-    device: int = attrs.field(default=0, validator=v.ge(0))
-    compute_capability: str | None = attrs.field(default=None, validator=v.optional(v.matches_re(r"\d+\.\d")))
-    workspace: int = attrs.field(default=0, validator=v.ge(0))
-    tf32: bool = False
-    optimization_level: int | None = attrs.field(default=None, validator=v.optional(v.and_(v.ge(0), v.le(5))))
+    dtypes: ClassVar[Mapping[str, str]]
+    memory: ClassVar[MemoryRules] = MemoryRules()
+    candidates: ClassVar[int] = 0
+    shares_host_memory: ClassVar[bool] = False
 
     @property
+    @abc.abstractmethod
     def name(self) -> str:
-        return self.module
+        """As in `conf/backend` and in the record of an engine."""
 
+    @property
+    @abc.abstractmethod
+    def packages(self) -> Sequence[str]:
+        """Distributions whose versions an engine depends on."""
 
-Backend = OnnxRuntimeCpu | OnnxRuntimeCuda | TensorRT
+    @property
+    @abc.abstractmethod
+    def place(self) -> str:
+        """Where its engines live, in words: `this machine`, `GPU 0`."""
 
+    @abc.abstractmethod
+    def free_memory(self) -> int:
+        """Bytes that are free there. Raises ConfigError when the place does not exist."""
 
-def shared(backend: Backend, folder: Path) -> Backend:
-    """The backend as the engines in `folder` and below use it together: settles `spin: auto` by their number."""
-    if not isinstance(backend, OnnxRuntimeCpu) or backend.spin != "auto":
-        return backend
-    several = sum(1 for _ in folder.rglob(manifest.FILE_NAME)) > 1
-    return attrs.evolve(backend, spin="never" if several else "always")
+    @abc.abstractmethod
+    def passes(self) -> Sequence[Pass]:
+        """Its rewrites of a network, in order; none of them reads a weight."""
+
+    def store_weights(self, model: ir.Model) -> ir.Model:
+        """The network, after the passes, with its weights stored as `precision` in its metadata says. By default they
+        stay as the network has them."""
+        return model
+
+    @abc.abstractmethod
+    def compile(
+        self, model: ir.Model, folder: Path, *, spec: EngineSpec, opt: Mapping[str, int], where: str
+    ) -> Compiled:
+        """Write the engine of a checked and rewritten network.
+
+        Args:
+            opt: value of each symbolic dimension to tune for.
+            where: what the errors call the network.
+
+        Raises:
+            ConfigError: with everything that keeps the backend from compiling it.
+        """
+
+    @abc.abstractmethod
+    def load(self, folder: Path, record: Manifest) -> Engine:
+        """Load a checked engine of this backend. Raises ConfigError when it does not fit what is here."""
+
+    def among(self, engines: int) -> Backend:
+        """The backend as it works where so many engines share the machine."""
+        return self
+
+    def with_threads(self, threads: int) -> Backend:
+        """The backend with so many threads for each engine, if it computes on those of the CPU."""
+        return self
+
+    def activation_dtype(self, precision: str) -> str:
+        """Dtype of activations and states (float32, float16, bfloat16). Raises ConfigError for a precision that it
+        cannot build."""
+        if precision not in self.dtypes:
+            raise ConfigError(
+                Problem(
+                    where="build.precision",
+                    got=f"{precision} on {self.name}",
+                    expected=_either([*self.dtypes]),
+                    hint="backend=cpu has every precision",
+                )
+            )
+        return self.dtypes[precision]
 
 
 def compile_engine(
@@ -131,30 +157,23 @@ def compile_engine(
     name = folder.name.removeprefix(".").removesuffix(".building")  # the folder it will be
     where = f"{name} ({backend.name})"
     verify.check(model, where=where, states=states, caps=caps)
-    for rewrite in for_backend(backend.name):
+    for rewrite in (*backend.passes(), backend.store_weights):
         model = rewrite(model)
     verify.check(model, where=f"{where}, after the backend's passes", states=states, caps=caps)
     spec = verify.spec_of(model, states=states, caps=caps)
-    weights = footprint.weights_of(model, backend.name)
-    activations = footprint.activations_of(model, attrs.evolve(spec, caps={**caps, **(most or {})}), backend.name)
-    if isinstance(backend, TensorRT):
-        from framework.engines.tensorrt import engine as tensorrt
-
-        tuned = {**caps, **(opt or {})}
-        files, built = tensorrt.compile_plan(model, folder, backend, spec=spec, opt=tuned, where=where)
-    else:
-        from framework.engines.ort import engine as onnxruntime
-
-        files, built = onnxruntime.save_model(model, folder, backend, where=where), {}
+    largest = attrs.evolve(spec, caps={**caps, **(most or {})})
+    weights = footprint.weights_of(model, backend.memory)
+    activations = footprint.activations_of(model, largest, backend.memory)
+    made = backend.compile(model, folder, spec=spec, opt={**caps, **(opt or {})}, where=where)
     record = Manifest(
         backend=backend.name,
         spec=spec,
         in_place=verify.in_place(model),
         checkpoint=checkpoint,
-        options={**(options or {}), "backend": attrs.asdict(backend), **built},
-        versions=manifest.versions("multistage", *_PACKAGES[backend.name]),
-        files=manifest.describe(folder, files),
-        weights=0 if isinstance(backend, TensorRT) else weights,  # a plan is loaded as it is
+        options={**(options or {}), "backend": attrs.asdict(backend), **made.needs},  # type: ignore[arg-type]
+        versions=manifest.versions("multistage", *backend.packages),
+        files=manifest.describe(folder, made.files),
+        weights=0 if backend.memory.as_filed else weights,
         activations=activations,
         alone="batch" in (most or {}),
     )
@@ -180,18 +199,13 @@ def open_engine(folder: Path, backend: Backend) -> Engine:
             )
         )
     manifest.check_files(folder, record)
-    if isinstance(backend, TensorRT):
-        from framework.engines.tensorrt.engine import TensorRTEngine
-
-        return TensorRTEngine(folder, backend, record)
-    from framework.engines.ort.engine import OnnxRuntimeEngine
-
-    return OnnxRuntimeEngine(folder, backend, record)
+    return backend.load(folder, record)
 
 
-_PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "cpu": ("onnxruntime", "onnx", "onnx_ir"),
-    "cuda": ("onnxruntime-gpu", "onnx", "onnx_ir"),
-    "tensorrt": ("tensorrt", "onnx", "onnx_ir"),
-    "tensorrt_rtx": ("tensorrt-rtx", "onnx", "onnx_ir"),
-}
+def shared(backend: Backend, folder: Path) -> Backend:
+    """The backend as the engines in `folder` and below use it together."""
+    return backend.among(sum(1 for _ in folder.rglob(manifest.FILE_NAME)))
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

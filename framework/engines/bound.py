@@ -108,7 +108,7 @@ class BufferEngine(Engine):
     def __init__(self, spec: EngineSpec, memory: Memory, in_place: Mapping[str, tuple[str, ...]]) -> None:
         self.spec = spec
         self.in_place = in_place
-        self._memory = memory
+        self.memory = memory
         self._calls: weakref.WeakSet[BufferCall] = weakref.WeakSet()
 
     def new_states(self, batch: int, **dims: int) -> BufferStates:
@@ -119,7 +119,7 @@ class BufferEngine(Engine):
         if unknown:
             raise ValueError(f"no state has dimension {sorted(unknown)[0]!r}; there are {', '.join(sorted(symbols))}")
         buffers = {
-            state.input.name: self._memory.zeros(_resolve(state.input, known), state.input.dtype)
+            state.input.name: self.memory.zeros(_resolve(state.input, known), state.input.dtype)
             for state in self.spec.states
         }
         return BufferStates(buffers, batch, {name: known[name] for name in symbols})
@@ -146,7 +146,7 @@ class BufferEngine(Engine):
             start, stop = row_range(rows, self.spec.caps.get("batch", rows.stop or 1))
             known.setdefault("batch", stop - start)
         _within_caps(known, self.spec.caps)
-        inputs |= {t.name: self._memory.zeros(_resolve(t, known), t.dtype) for t in self.spec.inputs}
+        inputs |= {t.name: self.memory.zeros(_resolve(t, known), t.dtype) for t in self.spec.inputs}
         call = self._call(self._pair(inputs, known, shared or {}))
         self._calls.add(call)
         return call
@@ -176,11 +176,11 @@ class BufferEngine(Engine):
             if source in self.in_place.get(output, ()):
                 outputs[output] = target
             else:
-                outputs[output] = self._memory.zeros(target.shape, target.dtype.name)
+                outputs[output] = self.memory.zeros(target.shape, target.dtype.name)
                 copies.append((target, outputs[output]))
         for name, tensor in own.items():
             if name not in outputs:
-                outputs[name] = self._memory.zeros(_resolve(tensor, dims), tensor.dtype)
+                outputs[name] = self.memory.zeros(_resolve(tensor, dims), tensor.dtype)
         return Bindings(inputs=inputs, outputs=outputs, copies=tuple(copies))
 
     @abc.abstractmethod

@@ -22,12 +22,34 @@ if TYPE_CHECKING:
 
     from framework.engines.manifest import Manifest
 
-_ENGINE = 30_000_000  # a session of ONNX Runtime without weights
-# ONNX Runtime on the CPU widens 16-bit weights to fp32 and lays the result out anew before it lets go of it.
-_WIDENED = 4
-# Its arena on the CPU grows in powers of two and has gaps, and from the second call on a plan of it lies beside.
-# Measured: 1.5 to 2.7 times what is alive; of a vocoder, whose convolutions have work areas, up to 6 in short calls.
-_ARENA = 2.5
+
+@attrs.frozen(kw_only=True)
+class MemoryRules:
+    """How much memory a backend's engines take, measured in the bytes of their tensors.
+
+    Attributes:
+        engine: bytes of an open engine without weights.
+        widened: times the bytes of a 16-bit weight that it takes once loaded.
+        arena: times the bytes alive between the nodes that are taken for them.
+        stores: precisions in which the backend itself stores the matrices of a network in fp32.
+        as_filed: an engine takes the bytes of its files, whatever the network weighs.
+    """
+
+    engine: int = 0
+    widened: int = 1
+    arena: float = 1
+    stores: frozenset[str] = frozenset()
+    as_filed: bool = False
+
+    def stored_bits(self, precision: str, block: int) -> float:
+        """Bits in memory of each weight of such a matrix, its share of a scale and a zero point for every `block`
+        weights included."""
+        if precision not in self.stores:
+            return 32
+        if precision in ("int4", "int8"):
+            bits = 4 if precision == "int4" else 8
+            return bits + (32 + bits) / block
+        return 16 * self.widened
 
 
 @attrs.frozen(kw_only=True)
@@ -60,63 +82,50 @@ def footprint(record: Manifest, batch: int) -> Footprint:
 
 
 def foreseen(
-    model: ir.Model, backend: str, states: Mapping[str, str], caps: Mapping[str, int], most: Mapping[str, int]
+    model: ir.Model, rules: MemoryRules, states: Mapping[str, str], caps: Mapping[str, int], most: Mapping[str, int]
 ) -> Footprint:
-    """What the engine of a network that is not built yet will take; none of its weights is read. `model` is changed.
+    """What the engine of a network that is not built yet will take; none of its weights is read.
 
     Matrices are taken to be stored as the precision says, each of them.
 
     Args:
+        model: as the backend's passes left it, its weights not yet stored.
+        rules: of the backend.
         most: dims of the largest call, where those are less than the caps.
     """
     import onnx_ir as ir
 
     from framework.engines import verify
-    from framework.engines.passes import for_backend
-    from framework.engines.passes.weights import block_size, store_weights
+    from framework.engines.passes.weights import block_size
 
-    for rewrite in for_backend(backend):
-        if rewrite is not store_weights:  # that reads them
-            model = rewrite(model)
     spec = verify.spec_of(model, states=states, caps=caps)
-    weights = weights_of(model, backend)
-    if backend == "cpu":
-        bits = _stored_bits(model.metadata_props.get("precision", ""), block_size(model))
-        matrices = [v.const_value for v in model.graph.initializers.values() if v.const_value is not None]
-        plain = sum(t.nbytes for t in matrices if t.dtype == ir.DataType.FLOAT and len(t.shape) > 1)
-        weights += round(plain * (bits / 32 - 1))
+    bits = rules.stored_bits(model.metadata_props.get("precision", ""), block_size(model))
+    matrices = [v.const_value for v in model.graph.initializers.values() if v.const_value is not None]
+    plain = sum(t.nbytes for t in matrices if t.dtype == ir.DataType.FLOAT and len(t.shape) > 1)
+    weights = weights_of(model, rules) + round(plain * (bits / 32 - 1))
     buffers = sum(_bytes(state.input, caps) for state in spec.states)
     largest = attrs.evolve(spec, caps={**caps, **most})
-    return Footprint(weights=weights, states=buffers, activations=activations_of(model, largest, backend))
+    return Footprint(weights=weights, states=buffers, activations=activations_of(model, largest, rules))
 
 
-def _stored_bits(precision: str, block: int) -> float:
-    """Bits in memory of a weight of a matrix: with its share of a scale and a zero point, or widened."""
-    if precision in ("int4", "int8"):
-        bits = 4 if precision == "int4" else 8
-        return bits + (32 + bits) / block
-    return 16 * _WIDENED if precision in ("fp16", "bf16") else 32
-
-
-def weights_of(model: ir.Model, backend: str) -> int:
+def weights_of(model: ir.Model, rules: MemoryRules) -> int:
     """Bytes the weights of a network take once a backend has loaded it; `model` is as the backend's passes left it."""
     import onnx_ir as ir
 
     halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    total = _ENGINE if backend == "cpu" else 0
+    total = rules.engine
     for value in model.graph.initializers.values():
         if (tensor := value.const_value) is None:
             continue
-        widened = backend == "cpu" and tensor.dtype in halves
-        total += tensor.nbytes * (_WIDENED if widened else 1)
+        total += tensor.nbytes * (rules.widened if tensor.dtype in halves else 1)
     return total
 
 
-def activations_of(model: ir.Model, spec: EngineSpec, backend: str) -> int:
+def activations_of(model: ir.Model, spec: EngineSpec, rules: MemoryRules) -> int:
     """Bytes of the values alive at once, at the most, inputs and outputs included and states left out; as
     `weights_of`."""
     ends, between = _alive(model, spec)
-    return ends + math.ceil(between * (_ARENA if backend == "cpu" else 1))
+    return ends + math.ceil(between * rules.arena)
 
 
 def _alive(model: ir.Model, spec: EngineSpec) -> tuple[int, int]:

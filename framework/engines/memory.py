@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import mmap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,24 @@ def give_back() -> None:
     loaded has freed about a tenth of its size, in as many pieces as it has weights."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def free_host_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that the kernel can give without swapping, or less where a control group (a container) allows less."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    for limit, used, field in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            most, now = (cgroup / limit).read_text().strip(), int((cgroup / used).read_text())
+            stat = dict(line.split() for line in (cgroup / limit).with_name("memory.stat").read_text().splitlines())
+        except OSError:
+            continue
+        if most.isdigit():
+            free = min(free, int(most) - now + int(stat.get(field, 0)))  # cached files are given up when needed
+    return max(0, free)
 
 
 class Buffer(abc.ABC):

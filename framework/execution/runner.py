@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from framework.engines.backend import Backend
 from framework.execution.request import Request
 from framework.execution.streams import Reader, Writer
 from framework.graph.model import RunnerDecl, Stage
@@ -38,7 +39,7 @@ class OpenContext:
 
     engine_dir: Path
     artifact: Path
-    backend: Any
+    backend: Backend
     batch: int
 
 

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from framework.errors import Problem, StageError
@@ -78,8 +77,8 @@ class Speaker(Runner):
 
         self._front_end = FrontEnd()
         backend = context.backend
-        if self.config.threads and hasattr(backend, "threads"):
-            backend = attrs.evolve(backend, threads=self.config.threads)
+        if self.config.threads:
+            backend = backend.with_threads(self.config.threads)
         self._encoder = open_engine(context.artifact / ENCODER, backend)
         self._decoder = open_engine(context.artifact, backend)
 

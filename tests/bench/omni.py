@@ -182,7 +182,7 @@ class Encoders:
     """Ours, from a file to the rows that the thinker reads."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        from framework.engines.backend import OnnxRuntimeCpu
+        from framework.engines.ort.backend import OnnxRuntimeCpu
         from models.qwen3_omni.perception import Perception
 
         self._perception = Perception(folder / "audio", folder / "visual", OnnxRuntimeCpu(threads=threads))

@@ -94,7 +94,8 @@ class BareEngine:
     """The engine alone: no graph, no runner, no text."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        from framework.engines.backend import OnnxRuntimeCpu, open_engine
+        from framework.engines.backend import open_engine
+        from framework.engines.ort.backend import OnnxRuntimeCpu
 
         self._engine = open_engine(folder, OnnxRuntimeCpu(threads=threads))
         self._states = self._engine.new_states(1)

@@ -15,10 +15,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from framework.checkpoints.checkpoint import open_checkpoint
-from framework.compile.builder import activation_dtype, build, family_of, graph_only, resolved, stale
+from framework.compile.builder import build, family_of, graph_only, resolved, stale
 from framework.compile.family import BuildOptions
 from framework.engines import manifest
-from framework.engines.backend import OnnxRuntimeCuda, TensorRT
+from framework.engines.backend import Backend
+from framework.engines.cuda.backend import OnnxRuntimeCuda
+from framework.engines.tensorrt.backend import TensorRT
 from framework.errors import ConfigError
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
@@ -263,21 +265,21 @@ def test_buffers_and_a_tied_output_layer_may_be_there(checkpoint: Path, tmp_path
 @pytest.mark.parametrize(
     ("precision", "backend", "dtype"),
     [
-        ("fp16", "cpu", "float32"),
-        ("int4", "cpu", "float32"),
-        ("fp32", "cuda", "float32"),
-        ("fp16", "cuda", "float16"),
-        ("bf16", "tensorrt_rtx", "bfloat16"),
+        ("fp16", CPU, "float32"),
+        ("int4", CPU, "float32"),
+        ("fp32", OnnxRuntimeCuda(), "float32"),
+        ("fp16", OnnxRuntimeCuda(), "float16"),
+        ("bf16", TensorRT(module="tensorrt_rtx"), "bfloat16"),
     ],
 )
-def test_the_cpu_computes_in_fp32_and_others_in_the_precision(precision: str, backend: str, dtype: str) -> None:
-    assert activation_dtype(precision, backend) == dtype
+def test_the_cpu_computes_in_fp32_and_others_in_the_precision(precision: str, backend: Backend, dtype: str) -> None:
+    assert backend.activation_dtype(precision) == dtype
 
 
 def test_candidates_are_fixed_where_the_backend_needs_it() -> None:
-    assert resolved(SMALL, "cpu").candidates == 0
-    assert resolved(SMALL, "tensorrt").candidates == resolved(SMALL, "cuda").candidates == 1024
-    assert resolved(attrs.evolve(SMALL, candidates=64), "cpu").candidates == 64
+    assert resolved(SMALL, CPU).candidates == 0
+    assert resolved(SMALL, TensorRT()).candidates == resolved(SMALL, OnnxRuntimeCuda()).candidates == 1024
+    assert resolved(attrs.evolve(SMALL, candidates=64), CPU).candidates == 64
 
 
 def test_what_was_built_is_not_stale(built: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_target_that_is_not_there(target: str, message: str, capfd: pytest.Cap
 
 
 def test_settings_are_checked_with_every_fault_at_once() -> None:
-    node = {"_target_": "framework.engines.backend.OnnxRuntimeCpu", "threads": -1, "spinn": "always"}
+    node = {"_target_": "framework.engines.ort.backend.OnnxRuntimeCpu", "threads": -1, "spinn": "always"}
     with pytest.raises(ConfigError) as raised:
         safe_instantiate(node, "backend")
     assert [problem.where for problem in raised.value.problems] == ["backend.spinn", "backend.threads"]

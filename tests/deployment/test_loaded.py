@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from framework.deployment.loaded import Loaded, Opened, opened_with, weight
-from framework.engines.backend import OnnxRuntimeCpu
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
 from framework.graph.files import loads
 from framework.graph.model import Graph

@@ -16,9 +16,10 @@ from safetensors.numpy import save_file
 
 from framework.checkpoints.tensor import Tensor
 from framework.compile.builder import build, plan
-from framework.deployment.planning import Planned, _host_free, planned, report, too_much
+from framework.deployment.planning import Planned, planned, report, too_much
 from framework.engines import manifest
 from framework.engines.footprint import Footprint, footprint
+from framework.engines.memory import free_host_memory
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
 from tests.models.llm.tiny import FAMILIES, OPTIONS, write_tokenizer
@@ -171,4 +172,4 @@ def test_a_containers_limit_counts(tmp_path: Path, limit: Any, used: int, cache:
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text(f"{used}\n")
         (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\n")
-    assert _host_free(tmp_path / "meminfo", tmp_path) == free
+    assert free_host_memory(tmp_path / "meminfo", tmp_path) == free

@@ -16,8 +16,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from framework.engines.backend import Backend, OnnxRuntimeCuda, TensorRT, open_engine
+from framework.engines.backend import Backend, open_engine
 from framework.engines.base import Call, Engine
+from framework.engines.cuda.backend import OnnxRuntimeCuda
+from framework.engines.tensorrt.backend import TensorRT
 from tests.engines import tiny
 
 HIDDEN, LAYERS = 1024, 24

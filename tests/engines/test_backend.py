@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from framework.engines import manifest
-from framework.engines.backend import OnnxRuntimeCpu, OnnxRuntimeCuda, TensorRT, compile_engine, open_engine, shared
+from framework.engines.backend import compile_engine, open_engine, shared
+from framework.engines.cuda.backend import OnnxRuntimeCuda
+from framework.engines.ort.backend import OnnxRuntimeCpu
+from framework.engines.tensorrt.backend import TensorRT
 from framework.engines.verify import in_place
 from framework.errors import ConfigError
 from tests.engines import tiny

@@ -11,9 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from framework.engines import manifest
-from framework.engines.backend import OnnxRuntimeCpu, compile_engine
+from framework.engines.backend import compile_engine
 from framework.engines.base import EngineSpec, TensorSpec
-from framework.engines.footprint import activations_of, footprint
+from framework.engines.footprint import MemoryRules, activations_of, footprint
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from tests.engines.passes.running import CAPACITY, CONFIG, decoder
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
@@ -87,8 +88,8 @@ def test_the_most_that_is_alive_at_once_is_counted() -> None:
     ]
     model, spec = network([x], [y, z], nodes, [weight])
     ends, between = 4 * (4 + 1 + 4), 4 * (4 + 40)
-    assert activations_of(model, spec, "cuda") == ends + between
-    assert activations_of(model, spec, "cpu") == ends + 2.5 * between, "an arena has gaps"
+    assert activations_of(model, spec, MemoryRules()) == ends + between
+    assert activations_of(model, spec, MemoryRules(arena=2.5)) == ends + 2.5 * between, "an arena has gaps"
 
 
 def test_what_only_looks_at_another_value_takes_nothing_and_keeps_it() -> None:
@@ -101,14 +102,14 @@ def test_what_only_looks_at_another_value_takes_nothing_and_keeps_it() -> None:
         ir.Node("", "Add", [seen, b], outputs=[y]),
     ]
     model, spec = network([x], [y], nodes, [shape])
-    assert activations_of(model, spec, "cuda") == 4 * (4 + 4) + 4 * (4 + 4), "a, which is looked at, and b"
+    assert activations_of(model, spec, MemoryRules()) == 4 * (4 + 4) + 4 * (4 + 4), "a, which is looked at, and b"
 
 
 def test_a_value_of_unknown_shape_counts_as_the_largest_it_is_made_of() -> None:
     x, hidden, y = value("x", "n"), value("hidden"), value("y", "n")
     nodes = [ir.Node("", "Some", [x], outputs=[hidden]), ir.Node("", "Some", [hidden], outputs=[y])]
     model, spec = network([x], [y], nodes, [], n=10)
-    assert activations_of(model, spec, "cuda") == 4 * 30
+    assert activations_of(model, spec, MemoryRules()) == 4 * 30
 
 
 def test_the_folder_of_a_record_is_not_opened(record: manifest.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import onnx_ir as ir
 import pytest
 
 from framework.engines import manifest
-from framework.engines.backend import TensorRT, compile_engine, open_engine
+from framework.engines.backend import compile_engine, open_engine
 from framework.engines.cuda.memory import DeviceMemory
+from framework.engines.tensorrt.backend import TensorRT
 from framework.errors import ConfigError
 from tests.engines import tiny
 from tests.engines.tiny import CAPS, network

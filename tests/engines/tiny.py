@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from framework.engines.backend import Backend, OnnxRuntimeCpu, compile_engine
+from framework.engines.backend import Backend, compile_engine
+from framework.engines.ort.backend import OnnxRuntimeCpu
 
 CPU = OnnxRuntimeCpu(threads=1)
 CAPS = {"batch": 4, "tokens": 8, "capacity": 8}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from framework.compile.builder import build
 from framework.compile.family import BuildOptions, Family
-from framework.engines.backend import Backend, OnnxRuntimeCpu
+from framework.engines.backend import Backend
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
 from framework.execution.policies import InFlight, Policy
 from framework.execution.runner import OpenContext, Runner

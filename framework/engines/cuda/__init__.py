@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: memory, streams, graphs."""
+"""ONNX Runtime on an NVIDIA GPU; memory, streams and graphs of such a GPU."""

@@ -1,1 +1,1 @@
-"""ONNX Runtime, on the CPU and on CUDA."""
+"""ONNX Runtime on the CPU, and what both of its backends share."""

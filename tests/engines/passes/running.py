@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnxscript import OpBuilder, nn
 
+from framework.engines.backend import Backend
 from framework.engines.base import TensorSpec
 from framework.nn import Embedding, Linear, export, weight_shapes
 from models.llm.config import LLMConfig
@@ -29,6 +30,13 @@ CONFIG = LLMConfig(
     rope={"rope_theta": 1e4, "rope_type": "default"},
     tied=False,
 )
+
+
+def rewritten(model: ir.Model, backend: Backend) -> ir.Model:
+    """The network as a backend compiles it."""
+    for rewrite in (*backend.passes(), backend.store_weights):
+        model = rewrite(model)
+    return model
 
 
 def run(model: ir.Model, **feeds: Array) -> dict[str, Array]:

@@ -11,7 +11,7 @@ import pytest
 from onnxscript import OpBuilder, nn
 
 from framework.engines.base import TensorSpec
-from framework.engines.passes import for_backend
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from framework.engines.passes.flash import tile_attention
 from framework.nn import export
 from tests.engines.passes.running import run
@@ -61,4 +61,4 @@ def test_other_attention_is_left_alone(model: ir.Model) -> None:
 
 
 def test_it_is_the_cpus() -> None:
-    assert tile_attention in for_backend("cpu")
+    assert tile_attention in OnnxRuntimeCpu().passes()

@@ -13,13 +13,16 @@ from gguf import GGMLQuantizationType as Type
 from onnxscript import OpBuilder, nn
 
 from framework.checkpoints.tensor import Blocks
+from framework.engines.backend import Backend
 from framework.engines.base import TensorSpec
-from framework.engines.passes import for_backend
+from framework.engines.cuda.backend import OnnxRuntimeCuda
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from framework.engines.passes.moe import NOTE, group_experts_cuda
 from framework.engines.passes.weights import BLOCK, round_blocks
 from framework.engines.pieces import PiecedTensor
+from framework.engines.tensorrt.backend import TensorRT
 from framework.nn import MoE, SharedMoE, export, shape_of
-from tests.engines.passes.running import run
+from tests.engines.passes.running import rewritten, run
 
 HIDDEN, INNER, EXPERTS = 64, 32, 6
 X = np.random.default_rng(3).standard_normal((2, 5, HIDDEN)).astype(np.float32)
@@ -53,9 +56,7 @@ def model_of(mixture: nn.Module, weights: Mapping[str, Any] | None = None, preci
 
 
 def grouped(model: ir.Model) -> ir.Model:
-    for rewrite in for_backend("cpu"):
-        model = rewrite(model)
-    return model
+    return rewritten(model, OnnxRuntimeCpu())
 
 
 def types(model: ir.Model) -> list[str]:
@@ -181,15 +182,13 @@ def test_experts_of_16_bits_are_widened_when_the_engine_loads() -> None:
     assert 0 < np.abs(run(model, x=X)["y"] - expected).max() < 0.1
 
 
-@pytest.mark.parametrize("backend", ["cpu", "cuda", "tensorrt_rtx"])
+@pytest.mark.parametrize("backend", [OnnxRuntimeCpu(), OnnxRuntimeCuda(), TensorRT()], ids=lambda backend: backend.name)
 @pytest.mark.parametrize("precision", ["fp32", "int4"])
-def test_more_experts_are_no_more_nodes(backend: str, precision: str) -> None:
+def test_more_experts_are_no_more_nodes(backend: Backend, precision: str) -> None:
     sizes = []
     for experts in (4, 64):
         model = model_of(MoE(HIDDEN, INNER, experts=experts, top_k=2, norm_topk=True), precision=precision)
-        for rewrite in for_backend(backend):
-            model = rewrite(model)
-        sizes.append(len(model.graph))
+        sizes.append(len(rewritten(model, backend).graph))
     assert sizes[0] == sizes[1]
 
 

@@ -10,14 +10,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from framework.engines.passes import for_backend
+from framework.engines.cuda.backend import OnnxRuntimeCuda
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from framework.engines.passes.attention import fuse_attention
 from framework.engines.passes.conv import widen_convolutions
 from framework.engines.passes.moe import group_experts_cuda
 from framework.engines.passes.norm import fuse_skip_norm
 from framework.engines.passes.pack import pack_siblings
+from framework.engines.tensorrt.backend import TensorRT
 from models.llm.config import LLMConfig, MoEConfig
-from tests.engines.passes.running import CONFIG, decoder, decoder_feeds, run
+from tests.engines.passes.running import CONFIG, decoder, decoder_feeds, rewritten, run
 
 CONFIGS = {
     "llama": CONFIG,
@@ -63,9 +65,7 @@ def test_the_cpus_passes_change_no_result(config: LLMConfig, call: dict[str, Any
     before = decoder(config, hidden_layers=layers)
     feeds = decoder_feeds(before, **call)
     expected = run(before, **feeds)
-    after = decoder(config, hidden_layers=layers)
-    for rewrite in for_backend("cpu"):
-        after = rewrite(after)
+    after = rewritten(decoder(config, hidden_layers=layers), OnnxRuntimeCpu())
     same(run(after, **feeds), expected, call["past"], call["tokens"])
     found = types(after)
     assert found["GroupQueryAttention"] == config.layers
@@ -89,9 +89,7 @@ def test_one_row_goes_on_from_its_cache_in_chunks() -> None:
     """What GroupQueryAttention takes for one row alone: several tokens behind a cache that is not empty."""
     before = decoder()
     feeds = {n: v if n == "candidates" else v[:1] for n, v in decoder_feeds(before, past=6, tokens=5).items()}
-    after = decoder()
-    for rewrite in for_backend("cpu"):
-        after = rewrite(after)
+    after = rewritten(decoder(), OnnxRuntimeCpu())
     expected, found = run(before, **feeds), run(after, **feeds)
     for name, wanted in expected.items():
         a, b = (x[..., :11, :] if "_cache." in name else x for x in (found[name], wanted))
@@ -135,5 +133,5 @@ def test_attention_under_another_mask_is_left_alone() -> None:
 
 
 def test_tensorrt_takes_the_standard_operators_as_they_are() -> None:
-    assert for_backend("tensorrt") == for_backend("tensorrt_rtx") == []
-    assert for_backend("cuda") == [group_experts_cuda, widen_convolutions]
+    assert TensorRT().passes() == TensorRT(module="tensorrt_rtx").passes() == ()
+    assert OnnxRuntimeCuda().passes() == (group_experts_cuda, widen_convolutions)

@@ -14,7 +14,8 @@ import pytest
 
 from framework.compile.builder import build
 from framework.engines import manifest
-from framework.engines.backend import OnnxRuntimeCuda, TensorRT
+from framework.engines.cuda.backend import OnnxRuntimeCuda
+from framework.engines.tensorrt.backend import TensorRT
 from framework.errors import ConfigError
 from framework.execution.executor import Executor
 from framework.execution.policies import InFlight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framework.compile.family import BuildOptions
-from framework.engines.backend import OnnxRuntimeCpu
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from framework.execution.payloads import TextChunk
 from framework.execution.runner import Row, Runner
 from framework.graph.model import Input, InputDecl, RunnerDecl, Source

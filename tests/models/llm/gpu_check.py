@@ -17,7 +17,9 @@ import numpy as np
 
 from framework.compile.builder import build
 from framework.compile.family import BuildOptions
-from framework.engines.backend import Backend, OnnxRuntimeCpu, OnnxRuntimeCuda
+from framework.engines.backend import Backend
+from framework.engines.cuda.backend import OnnxRuntimeCuda
+from framework.engines.ort.backend import OnnxRuntimeCpu
 from framework.execution.executor import Executor
 from framework.execution.policies import Cohort
 from framework.execution.request import Request

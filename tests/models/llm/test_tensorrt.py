@@ -10,7 +10,7 @@ import pytest
 
 from framework.compile.builder import build
 from framework.engines import manifest
-from framework.engines.backend import TensorRT
+from framework.engines.tensorrt.backend import TensorRT
 from framework.graph.model import Graph
 from tests.models.llm.tiny import CHECKPOINTS, FAMILIES, OPTIONS
 

@@ -123,7 +123,7 @@ def test_every_network_of_speech_becomes_a_plan(workshop: Any, tmp_path: Path, c
 
     from framework.compile.builder import build
     from framework.engines import manifest
-    from framework.engines.backend import TensorRT
+    from framework.engines.tensorrt.backend import TensorRT
     from tests.models.qwen3_omni.speaking import OPTIONS
     from tests.models.qwen3_omni.thinking import FAMILIES
 

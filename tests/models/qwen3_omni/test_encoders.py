@@ -14,7 +14,7 @@ import soundfile
 from framework.compile.builder import build
 from framework.compile.family import BuildOptions
 from framework.engines import manifest
-from framework.engines.backend import TensorRT
+from framework.engines.tensorrt.backend import TensorRT
 from framework.errors import ConfigError, StageError
 from framework.io.images import load_image, resize_image
 from models.qwen3_omni import pixels

@@ -15,8 +15,9 @@ from safetensors.numpy import load_file, save_file
 from framework.checkpoints.checkpoint import open_checkpoint
 from framework.compile.family import BuildOptions
 from framework.engines import manifest
-from framework.engines.backend import Backend, TensorRT, compile_engine, open_engine
+from framework.engines.backend import Backend, compile_engine, open_engine
 from framework.engines.base import Engine
+from framework.engines.tensorrt.backend import TensorRT
 from framework.errors import ConfigError, StageError
 from models.qwen3_tts.codec_config import FRAME, CodecConfig, SpeakerConfig
 from models.qwen3_tts.codec_network import CodecDecoder

@@ -10,7 +10,7 @@ import pytest
 
 from framework.compile.builder import build
 from framework.engines import manifest
-from framework.engines.backend import TensorRT
+from framework.engines.tensorrt.backend import TensorRT
 from tests.models.qwen3_tts.running import FAMILIES, OPTIONS
 
 pytest.importorskip("tensorrt_rtx", reason="the package tensorrt-rtx is not installed")

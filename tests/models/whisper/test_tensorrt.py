@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from framework.engines import manifest
-from framework.engines.backend import TensorRT
+from framework.engines.tensorrt.backend import TensorRT
 from tests.models.whisper import tiny
 from tests.models.whisper.conftest import Workshop
 
