@@ -178,7 +178,13 @@ class _Run:
                 self.requests = None
                 return
             try:
-                way = route(self.executor.graph, request.fields.keys(), request.kinds)
+                way = route(
+                    self.executor.graph,
+                    request.fields.keys(),
+                    request.kinds,
+                    terminals=request.terminals,
+                    given=request.given,
+                )
             except MultistageError as error:
                 self.ended.append(ended(request, error))
                 continue

@@ -186,6 +186,8 @@ def _inputs(stage: Stage, runner: Runner, request: Request, streams: Mapping[Sou
         source = declared.source
         if source.from_request and source.name in request.fields:
             readers[declared.name] = constant(request.fields[source.name])
+        elif str(source) in request.given:
+            readers[declared.name] = constant(request.given[str(source)])
         elif source in streams:
             readers[declared.name] = streams[source].reader(streaming=runner.decl.inputs[declared.name].streaming)
     return readers

@@ -21,6 +21,10 @@ class Request:
         sampling: by role (`default`, `talker`, `code_predictor`) or stage id, only the settings that were given; a
             runner resolves them over its own defaults with `sampling_for`.
         kinds: payload kinds the caller wants (`text`, `audio`, `video` ...).
+        terminals: outputs the caller wants, each `<stage>:<port>`, where kinds do not say it: also of ports that the
+            graph does not return by itself, such as a transcript. Empty means the graph's terminals of `kinds`.
+        given: by `<stage>:<port>`, the chunk that the request brings in place of that stage's work, such as the text
+            that a talker says. A stage of which nothing else is needed does not run.
         options: switches that are no inputs (apply_chat_template, add_generation_prompt, enable_thinking, style).
     """
 
@@ -28,6 +32,8 @@ class Request:
     fields: Mapping[str, Any]
     sampling: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     kinds: frozenset[str] = frozenset({"text"})
+    terminals: tuple[str, ...] = ()
+    given: Mapping[str, Any] = attrs.field(factory=dict)
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
     def sampling_for(self, role: str, defaults: Mapping[str, Any] | None = None, *, stage: str = "") -> Sampling:

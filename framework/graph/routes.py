@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from framework.errors import Problem, StageError
+from framework.errors import Problem, StageError, nearest
 from framework.graph.model import Graph, Input, Source, Stage
 
 
@@ -23,7 +23,14 @@ class Route:
     terminals: tuple[Source, ...]
 
 
-def route(graph: Graph, fields: Collection[str], kinds: Collection[str]) -> Route:
+def route(
+    graph: Graph,
+    fields: Collection[str],
+    kinds: Collection[str],
+    *,
+    terminals: Collection[str] = (),
+    given: Collection[str] = (),
+) -> Route:
     """The route of a request.
 
     A stage runs when the request supplies its inputs (those with `on_missing: skip` may lack) and its output reaches a
@@ -34,20 +41,23 @@ def route(graph: Graph, fields: Collection[str], kinds: Collection[str]) -> Rout
         graph: a validated graph.
         fields: names of the request's fields.
         kinds: payload kinds that the caller wants.
+        terminals: outputs that the caller wants, each `<stage>:<port>`; empty for those of `kinds`.
+        given: outputs that the request brings itself, each `<stage>:<port>`: they count as made.
 
     Raises:
         StageError: an output of a wanted kind does not exist, or needs something that the request lacks.
     """
-    requested = _requested(graph, kinds)
+    requested = _named(graph, terminals) if terminals else _requested(graph, kinds)
+    brought = frozenset(map(Source.parse, given))
     order = topological(graph)
     runs: dict[str, bool] = {}
     for stage in order:
-        runs[stage.id] = all(_given(item, fields, runs) for item in stage.inputs if item.on_missing != "skip")
+        runs[stage.id] = all(_given(item, fields, runs, brought) for item in stage.inputs if item.on_missing != "skip")
 
     by_id = {stage.id: stage for stage in order}
     blocked = [terminal for terminal in requested if not runs[terminal.owner]]
     if blocked:
-        raise StageError(_lacking(by_id, blocked, fields, runs))
+        raise StageError(_lacking(by_id, blocked, fields, runs, brought))
 
     needed: set[str] = set()
     waiting = [terminal.owner for terminal in requested]
@@ -55,7 +65,7 @@ def route(graph: Graph, fields: Collection[str], kinds: Collection[str]) -> Rout
         stage = by_id[waiting.pop()]
         if stage.id not in needed:
             needed.add(stage.id)
-            sources = (item.source for item in stage.inputs)
+            sources = (item.source for item in stage.inputs if item.source not in brought)
             waiting += [source.owner for source in sources if not source.from_request and runs[source.owner]]
     return Route(stages=tuple(stage.id for stage in order if stage.id in needed), terminals=requested)
 
@@ -112,12 +122,31 @@ def _kind(graph: Graph, terminal: Source) -> str:
     return port.kind
 
 
-def _given(item: Input, fields: Collection[str], runs: Mapping[str, bool]) -> bool:
-    return item.source.name in fields if item.source.from_request else runs[item.source.owner]
+def _named(graph: Graph, terminals: Collection[str]) -> tuple[Source, ...]:
+    """Outputs by name, whether or not the graph returns them by itself."""
+    ports = {f"{stage.id}:{port.id}" for stage in graph.stages for port in stage.emits}
+    problems = [
+        Problem(where="terminals", got=repr(name), expected="an output of the graph", hint=nearest(name, ports))
+        for name in terminals
+        if name not in ports
+    ]
+    if problems:
+        raise StageError(problems)
+    return tuple(map(Source.parse, terminals))
+
+
+def _given(item: Input, fields: Collection[str], runs: Mapping[str, bool], brought: Collection[Source]) -> bool:
+    if item.source.from_request:
+        return item.source.name in fields
+    return item.source in brought or runs[item.source.owner]
 
 
 def _lacking(
-    stages: Mapping[str, Stage], blocked: list[Source], fields: Collection[str], runs: Mapping[str, bool]
+    stages: Mapping[str, Stage],
+    blocked: list[Source],
+    fields: Collection[str],
+    runs: Mapping[str, bool],
+    brought: Collection[Source],
 ) -> list[Problem]:
     """One problem for each request field whose absence leaves out a stage that a requested terminal needs."""
     needed_by: dict[tuple[str, str, Source], list[str]] = {}
@@ -129,7 +158,7 @@ def _lacking(
                 continue
             seen.add(stage.id)
             for item in stage.inputs:
-                if item.on_missing == "skip" or _given(item, fields, runs):
+                if item.on_missing == "skip" or _given(item, fields, runs, brought):
                     continue
                 if item.source.from_request:
                     needed_by.setdefault((stage.id, item.name, item.source), []).append(str(terminal))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import attrs
 import pytest
 
 from framework.execution.policies import Cohort, InFlight
@@ -54,6 +55,24 @@ def test_on_chunk_hears_of_every_chunk_of_a_requested_terminal_when_it_is_made()
         (5, "vocoder:out", 0, ("step", "vocoder", 5)),
         (5, "vocoder:out", 1, ("step", "vocoder", 5)),
     ]
+
+
+def test_an_output_by_name_runs_what_it_needs_and_no_more() -> None:
+    """Also one that the graph does not return by itself, such as a transcript."""
+    bench = Bench(
+        (Count, stage("ear", "items<-request:n", terminal=False)),
+        (Relay, stage("thinker", "items<-ear:out")),
+    )
+    [result] = bench.run([attrs.evolve(ask(0, 3), terminals=("ear:out",))])
+    assert result.outputs == {"ear:out": (0, 1, 2)}
+    assert set(result.stages) == {"ear"}
+
+
+def test_what_a_request_brings_takes_the_place_of_a_stage() -> None:
+    bench = speech()
+    [result] = bench.run([attrs.evolve(ask(0, 3, kinds="audio"), given={"thinker:out": "hello"})])
+    assert result.outputs == {"vocoder:out": ("hello",)}
+    assert "thinker" not in result.stages
 
 
 def test_a_skipped_input_is_absent() -> None:

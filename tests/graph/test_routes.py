@@ -57,6 +57,19 @@ class TestOmni:
         assert found.stages == ("thinker", "talker", "code2wav")
         assert found.terminals == (Source("code2wav", "audio"),)
 
+    def test_an_output_by_name_runs_what_it_needs(self, omni: Graph) -> None:
+        found = route(omni, {"messages"}, {"text", "audio"}, terminals=("talker:codes",))
+        assert found.stages == ("thinker", "talker")
+        assert found.terminals == (Source("talker", "codes"),)
+
+    def test_an_unknown_output_is_told_with_the_nearest(self, omni: Graph) -> None:
+        with pytest.raises(StageError, match="did you mean 'talker:codes'"):
+            route(omni, {"messages"}, {"text"}, terminals=("talker:code",))
+
+    def test_what_the_request_brings_leaves_out_the_stages_that_would_make_it(self, omni: Graph) -> None:
+        found = route(omni, {"messages"}, {"audio"}, given={"talker:codes"})
+        assert found.stages == ("code2wav",)
+
     def test_an_absent_skip_input_changes_nothing(self, omni: Graph) -> None:
         assert route(omni, {"messages"}, {"text", "audio"}) == route(
             omni, {"messages", "voice", "audio"}, {"text", "audio"}
