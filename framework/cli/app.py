@@ -1,7 +1,7 @@
 """What every command shares: Hydra's own flags, runs and sweeps, and how errors are told.
 
-Exit status: 0 done · 1 a request failed: a stage refused it, or broke · 2 what was asked for is wrong, which is told
-before a request runs · 130 interrupted.
+Exit status: 0 done · 1 a request failed: a stage refused it, or broke, or its result could not be written · 2 what was
+asked for is wrong, which is told before a request runs · 130 interrupted · 141 the reader of standard output has gone.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from hydra.core.utils import run_job
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from framework.cli import streams
 from framework.cli.arguments import prepare
 from framework.cli.composition import Composer, key_of, own_folders, values_of
 from framework.errors import ConfigError, MultistageError, Problem
+from framework.io.writing import Unwritten, after_requests
 
 
 @attrs.frozen(kw_only=True)
@@ -68,15 +70,33 @@ class Hooks:
     sweep_end: Callable[[Path, DictConfig], int] = lambda folder, cfg: 0
 
 
-def main(command: str, task: Task, hooks: Hooks | None = None) -> NoReturn:
-    """Run a command with the arguments of the process, and exit.
+def main(command: str, task: Task, hooks: Hooks | None = None, argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit.
 
     Args:
         command: root config, e.g. `inference`.
         task: from the composed values to the exit status.
+        argv: in place of the arguments of the process.
     """
+    arguments = sys.argv[1:] if argv is None else argv
+    leave(lambda: call(command, task, arguments, hooks))
+
+
+def leave(command: Callable[[], int]) -> NoReturn:
+    """Exit with the status of a command, which a standard output that is not read, or is full, can change."""
+    streams.protect()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that finished results are written
-    sys.exit(call(command, task, sys.argv[1:], hooks))
+    status = command()
+    if status == 0:
+        status = told(check_standard_output)
+    sys.exit(status)
+
+
+def check_standard_output() -> int:
+    """0; raises OSError when something that was written there is lost."""
+    if fault := streams.fault():
+        raise fault
+    return 0
 
 
 def call(command: str, task: Task, argv: Sequence[str], hooks: Hooks | None = None) -> int:
@@ -100,13 +120,12 @@ def told(action: Callable[[], int]) -> int:
     except MultistageError as error:
         complain(error)
         return 2
-    except BrokenPipeError:  # the reader of standard output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:  # an output that cannot be written: a full disk, a folder that is not ours
+        if isinstance(error, BrokenPipeError) and error.filename in (None, streams.STANDARD_OUTPUT):
+            return streams.READER_GONE
         got = error.strerror or str(error)
         complain(ConfigError(Problem(where=str(error.filename or "output"), got=got, expected="a place to write to")))
-        return 2
+        return 1 if isinstance(error, Unwritten) else 2
 
 
 def complain(error: Exception) -> None:
@@ -199,6 +218,7 @@ def _sweep(composer: Composer, task: Task, hooks: Hooks, options: Sequence[str])
     from framework.deployment.loaded import process
 
     def job(task_cfg: DictConfig) -> int:
+        streams.protect()  # a worker of a launcher has its own
         hydra_cfg = HydraConfig.get()
         print(f"[{hydra_cfg.job.num}] {' '.join(hydra_cfg.overrides.task)}", file=sys.stderr, flush=True)
         try:
@@ -214,7 +234,8 @@ def _sweep(composer: Composer, task: Task, hooks: Hooks, options: Sequence[str])
         folder, cfg, codes = sweep(composer, job, hooks.check)
     finally:
         process.close()
-    return max([*codes, hooks.sweep_end(folder, cfg)])
+    with after_requests():
+        return max([*codes, hooks.sweep_end(folder, cfg), check_standard_output()])
 
 
 def _shell(command: str, arguments: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from framework.cli import app
 from framework.deployment import building
 from framework.deployment.config import FILE, InferenceConfig, Shard
 from framework.graph.model import Graph
+from framework.io.writing import after_requests
 
 if TYPE_CHECKING:
     from framework.cli.profile import Profile
@@ -81,7 +82,7 @@ def run_file(
     from framework.io.predictions import Predictions, entry_of, rejected_entry
     from framework.io.requests import Rejected
 
-    output, total = output_of(config, run.folder), len(file.entries)
+    output, total, ran = output_of(config, run.folder), len(file.entries), False
     mine = range(config.shard.index, total, config.shard.count)
     saving = Predictions(output, file.name, requests=total, record=record, resume=config.resume)
     try:
@@ -100,12 +101,16 @@ def run_file(
                         yield entry
 
             for result in map(heard, executor.run(left())):
+                ran = True
                 keep(entry_of(result, config.output_audio_dir))
                 profile.add(result)
     except BaseException:
         if saving.done:
             kept = f"{saving.done} of {len(mine)} requests are done and kept"
             building.say(f"{kept}: output_file={config.output_file or output} resume=true goes on")
+        if ran:
+            with after_requests():  # a disk that is full by now
+                raise
         raise
     building.say(f"{saving.done - saving.failed} of {len(mine)} requests answered: {output}")
     return saving.failed

@@ -29,6 +29,7 @@ from framework.deployment.requested import (
 from framework.errors import ConfigError, Problem, StageError
 from framework.graph.model import Graph, RunnerDecl, Stage
 from framework.graph.validate import load_checked
+from framework.io.writing import after_requests
 from framework.schema import structure
 
 if TYPE_CHECKING:
@@ -235,7 +236,10 @@ def _list_voices(system: Deployed) -> int:
 
 
 def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:
-    """One request, its text on standard output as it is written; whole where jobs beside it write there too."""
+    """One request, its text on standard output as it is written; whole where jobs beside it write there too.
+
+    A reply that nobody reads any more, or that has no place, is not finished unless something else is made of it.
+    """
     from framework.execution.payloads import TextChunk
     from framework.execution.results import heard
 
@@ -245,30 +249,36 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
             if alone:
                 sys.stdout.write(chunk.text)
                 sys.stdout.flush()
+                if nothing_else:
+                    app.check_standard_output()
 
     written: list[str] = []
     alone = run.choices.get("hydra/launcher", "basic") == "basic"
-    try:
-        results = [heard(result) for result in executor.run(file.good, on_chunk=write)]
-    finally:
-        if written:
-            # In one piece, line end and all: other processes may write between two.
-            sys.stdout.write("\n" if alone else "".join([*written, "\n"]))
-            sys.stdout.flush()
-    for rejected in file.rejected:
-        app.complain(rejected.error)
-    for result in results:
-        if not result.ok:
-            app.complain(error_of(result))
+    nothing_else = run.folder is None and config.out_audio is None and config.out_timeline is None
+    with after_requests():
+        try:
+            results = [heard(result) for result in executor.run(file.good, on_chunk=write)]
+        finally:
+            if written:
+                # In one piece, line end and all: other processes may write between two.
+                sys.stdout.write("\n" if alone else "".join([*written, "\n"]))
+                sys.stdout.flush()
+        for rejected in file.rejected:
+            app.complain(rejected.error)
+        for result in results:
+            if not result.ok:
+                app.complain(error_of(result))
+            else:
+                _tell_transcripts(result)
+                _tell_cuts(result)
+                if config.out_audio is not None:
+                    _write_reply(config.out_audio, result)
+                if config.out_timeline is not None:
+                    _draw(config.out_timeline, result)
+        if run.folder is not None:
+            keep(run.folder / "predictions.json", file, results, config.out_audio)
         else:
-            _tell_transcripts(result)
-            _tell_cuts(result)
-            if config.out_audio is not None:
-                _write_reply(config.out_audio, result)
-            if config.out_timeline is not None:
-                _draw(config.out_timeline, result)
-    if run.folder is not None:
-        keep(run.folder / "predictions.json", file, results, config.out_audio)
+            app.check_standard_output()
     return results
 
 

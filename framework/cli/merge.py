@@ -11,11 +11,18 @@ from framework.cli import app
 
 
 def main() -> NoReturn:
+    app.leave(lambda: app.guarded(_command))
+
+
+def _command() -> int:
     parser = argparse.ArgumentParser(prog="multistage-merge", description="join the predictions files of all shards")
     parser.add_argument("out", type=Path, help="the file to write")
     parser.add_argument("shards", type=Path, nargs="+", help="the file of every shard (shard.index, shard.count)")
-    args = parser.parse_args()
-    sys.exit(app.guarded(lambda: _merge(args.shards, args.out)))
+    try:
+        args = parser.parse_args()
+    except SystemExit as end:  # help, or arguments that are wrong
+        return int(end.code or 0)
+    return _merge(args.shards, args.out)
 
 
 def _merge(shards: list[Path], out: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,8 +130,7 @@ def with_folder(argv: Sequence[str]) -> list[str]:
 
 
 def main() -> NoReturn:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(app.call("report", task, with_folder(sys.argv[1:])))
+    app.main("report", task, argv=with_folder(sys.argv[1:]))
 
 
 if __name__ == "__main__":

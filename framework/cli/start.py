@@ -1,11 +1,15 @@
-"""Where the commands begin: nothing is imported before an interrupt is told in one word."""
+"""Where the commands begin: nothing is imported before an interrupt is told in one word and no file can be opened
+under the number of a standard stream that is closed."""
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
+
+from framework.cli import streams
 
 
 def inference() -> NoReturn:
@@ -29,6 +33,7 @@ def merge() -> NoReturn:
 
 
 def _start(command: str) -> NoReturn:
+    streams.protect()
     # Python would show where in an import it was, or lose the interrupt in a library; there is nothing to unwind yet.
     handler = signal.signal(signal.SIGINT, _leave)
     module = import_module(f"framework.cli.{command}")
@@ -38,5 +43,6 @@ def _start(command: str) -> NoReturn:
 
 
 def _leave(*_: Any) -> None:
-    os.write(2, b"interrupted\n")
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
     os._exit(130)

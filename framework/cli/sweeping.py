@@ -29,7 +29,7 @@ from framework.cli.app import complain
 from framework.cli.composition import Composer, problems_of, values_of
 from framework.cli.launchers import make_sweeper
 from framework.errors import ConfigError, Problem
-from framework.io.writing import naming
+from framework.io.writing import after_requests, naming
 from framework.sweeps.record import FILE_NAME, MARK, write
 
 _PROBLEMS = "composition_problems"  # key of a job's config that did not compose
@@ -79,7 +79,13 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int], check: Check) ->
             with naming(folder):
                 batches = sweeper.sweep(arguments=arguments) or []
             _check_some(batches)
-        except (HydraException, OmegaConfBaseException, ConfigError, OSError):
+        except (HydraException, OmegaConfBaseException, ConfigError):
+            _unclaim(folder)
+            raise
+        except OSError:
+            if any(folder.rglob(FILE_NAME)):
+                with after_requests():  # a disk that the jobs have filled
+                    raise
             _unclaim(folder)
             raise
         except Exception as error:  # a launcher that cannot start, or whose worker died

@@ -9,6 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class Unwritten(OSError):
+    """An output that could not be written when requests had run."""
+
+
+@contextmanager
+def after_requests() -> Iterator[None]:
+    """An OSError of the block is `Unwritten`: requests have run. That a reader has gone is no fault of theirs."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritten(error.errno, error.strerror or str(error), error.filename) from error
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """An OSError of the block names the file: one of a write, a disk that is full, does not by itself."""

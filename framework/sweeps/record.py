@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from framework.errors import MultistageError
-from framework.io.writing import replace
+from framework.io.writing import Unwritten, after_requests, replace
 
 FILE_NAME = "result.json"
 MARK = "sweep.json"  # in the folder of a sweep: when it began, with which command, and how many jobs it has
@@ -44,10 +44,12 @@ def recording(folder: Path, overrides: Sequence[str], *, measured: bool) -> Iter
     """
     record, begin, started = Record(), time.perf_counter(), datetime.now(UTC)
     faults: list[dict[str, str]] = []
+    writing: AbstractContextManager[None] = after_requests()
     try:
         yield record
     except BaseException as error:
         record.exit_status, faults = _status_of(error), faults_of(error)
+        writing = suppress(OSError)  # what ended the block is told
         raise
     finally:
         wall = time.perf_counter() - begin
@@ -69,7 +71,8 @@ def recording(folder: Path, overrides: Sequence[str], *, measured: bool) -> Iter
 
                 entries = predicted.entries(Path(predictions))
                 written["requests"] = [metrics.measure(entry, written.get("stages"), folder) for entry in entries]
-        write(folder / FILE_NAME, written)
+        with writing:
+            write(folder / FILE_NAME, written)
 
 
 def faults_of(error: BaseException) -> list[dict[str, str]]:
@@ -99,4 +102,5 @@ def _status_of(error: BaseException) -> int:
         return 130
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    return 2 if isinstance(error, (MultistageError, OSError)) else 1
+    wrong = isinstance(error, (MultistageError, OSError)) and not isinstance(error, Unwritten)
+    return 2 if wrong else 1
