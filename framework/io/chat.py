@@ -1,20 +1,24 @@
-"""The checkpoint's chat template: messages to the text that the model was trained on."""
+"""The checkpoint's chat template: messages to the text that the model was trained on.
+
+A prompt depends on the request alone, so a template has no clock: `strftime_now` is there only where a date is given.
+"""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date as Date
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from framework.errors import ConfigError, Problem, StageError
 from framework.io.tokens import token_text
-from framework.parsing import read_object
+from framework.parsing import no_utf8, read_object
 
 if TYPE_CHECKING:
-    import jinja2
+    from framework.io.sandbox import Environment
 
 Message = Mapping[str, Any]
 
@@ -27,38 +31,65 @@ class ChatTemplate:
     """A Jinja template, run in a sandbox, with the helpers that templates on model hubs expect."""
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str] | None = None, where: str = "chat template"
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        where: str = "chat template",
+        date: Date | None = None,
     ) -> None:
-        """Compiles `source`, whose variables `bos_token`, `eos_token` ... are `special_tokens`. Raises ConfigError with
-        the line of a syntax error."""
+        """Compiles `source`, whose variables `bos_token`, `eos_token` ... are `special_tokens`.
+
+        Args:
+            date: what `strftime_now` says it is. Without one a template finds no such function.
+
+        Raises ConfigError with the line of a syntax error.
+        """
         import jinja2
+
+        from framework.io import sandbox
 
         self._where = where
         self._special_tokens = dict(special_tokens or {})
+        self._rendering = threading.Lock()
+        clock = {} if date is None else {"strftime_now": date.strftime}
+        helpers = {"raise_exception": _refuse, **clock}
         try:
-            self._template = _environment().from_string(source)
+            self._template = sandbox.compiled(source, globals=helpers, filters={"tojson": _to_json})
         except jinja2.TemplateSyntaxError as error:
             problem = Problem(
                 where=f"{where}: line {error.lineno}", got=str(error.message), expected="a Jinja template"
             )
             raise ConfigError(problem) from error
+        except sandbox.TooMuch as error:
+            raise ConfigError(Problem(where=where, got=str(error), expected=error.allowed)) from error
+        except (*_FAULTS, MemoryError, SyntaxError) as error:  # nested too deep for a parser, a number too long
+            raise ConfigError(Problem(where=where, got=str(error), expected="a Jinja template")) from error
 
     @classmethod
-    def load(cls, folder: Path) -> ChatTemplate | None:
-        """From chat_template.jinja, chat_template.json or tokenizer_config.json; None when none of them has one."""
+    def load(cls, folder: Path, date: Date | None = None) -> ChatTemplate | None:
+        """From chat_template.jinja, chat_template.json or tokenizer_config.json; None when none of them has one.
+
+        Raises ConfigError for files that are malformed.
+        """
         config_path = folder / "tokenizer_config.json"
         config = read_object(config_path) if config_path.exists() else {}
         tokens = {
             name: text for name, entry in config.items() if name.endswith("_token") and (text := token_text(entry))
         }
         if (path := folder / "chat_template.jinja").exists():
-            return cls(path.read_text(encoding="utf-8"), tokens, where=str(path))
+            return cls(_text_of(path), tokens, where=str(path), date=date)
         path = folder / "chat_template.json"
         path, holder = (path, read_object(path)) if path.exists() else (config_path, config)
         source = holder.get("chat_template")
         if isinstance(source, list):  # several by name
-            source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
-        return None if source is None else cls(source, tokens, where=f"{path}: chat_template")
+            named = [entry for entry in source if isinstance(entry, Mapping) and entry.get("name") == "default"]
+            source = next((entry.get("template") for entry in named), None)
+        if source is None:
+            return None
+        if not isinstance(source, str):
+            got = type(source).__name__
+            raise ConfigError(Problem(where=f"{path}: chat_template", got=got, expected="a Jinja template"))
+        return cls(source, tokens, where=f"{path}: chat_template", date=date)
 
     def render(
         self,
@@ -79,13 +110,16 @@ class ChatTemplate:
             tools: JSON schemas of functions, for templates that know them.
             variables: anything else the template reads.
 
-        Raises StageError when the template refuses the messages, or takes no parts and one is not text.
+        Raises StageError when the template refuses the messages, or takes no parts and one is not text, and when it
+        takes longer or makes more text than a template may (see `framework.io.sandbox`).
         """
-        if not self.takes_parts:
-            messages = [self._flat(number, message) for number, message in enumerate(messages)]
         import jinja2
 
+        from framework.io.sandbox import TooMuch
+
         try:
+            if not self.takes_parts:
+                messages = [self._flat(number, message) for number, message in enumerate(messages)]
             return self._run(
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
@@ -93,22 +127,38 @@ class ChatTemplate:
                 tools=tools,
                 **variables,
             )
-        except (jinja2.TemplateError, *_FAULTS) as error:
-            expected = "messages that the template takes"
-            raise StageError(Problem(where=self._where, got=str(error), expected=expected)) from error
+        except TooMuch as error:
+            raise StageError(Problem(where=self._where, got=str(error), expected=error.allowed)) from error
+        except (jinja2.TemplateError, MemoryError, *_FAULTS) as error:
+            if isinstance(error, jinja2.UndefinedError) and "strftime_now" in str(error):
+                got, expected = "a call of strftime_now", "no clock: the prompt would change from day to day"
+                hint = "the stage's config.date=2026-01-31 is the day that it is told"
+                raise StageError(Problem(where=self._where, got=got, expected=expected, hint=hint)) from error
+            got, expected = str(error) or type(error).__name__, "messages that the template takes"
+            raise StageError(Problem(where=self._where, got=got, expected=expected)) from error
 
     @cached_property
     def takes_parts(self) -> bool:
         """Whether the template reads content that is a list of parts: tried out, for it is declared nowhere."""
+        from framework.io.sandbox import TooMuch
+
         content = [{"type": "text", "text": _PROBE}]
         try:
             text = self._run(messages=[{"role": "user", "content": content}], add_generation_prompt=False)
+        except TooMuch:
+            raise
         except Exception:  # whatever a template that expects a string does with a list
             return False
         return _PROBE in text and "'type'" not in text and '"type"' not in text
 
     def _run(self, **variables: Any) -> str:
-        return self._template.render(**self._special_tokens, **{"tools": None, "documents": None, **variables})
+        from framework.io.sandbox import Meter
+
+        given = {**self._special_tokens, "tools": None, "documents": None, **variables}
+        environment: Environment = self._template.environment  # type: ignore[assignment]
+        with self._rendering:
+            environment.meter = Meter(given)
+            return environment.concat(self._template.generate(given))
 
     def _flat(self, number: int, message: Message) -> Message:
         content = message.get("content")
@@ -122,45 +172,11 @@ class ChatTemplate:
         return {**message, "content": "".join(part["text"] for part in content)}
 
 
-def _environment() -> jinja2.Environment:
-    import jinja2
-    import jinja2.ext
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(jinja2.ext.Extension):
-        """`{% generation %} ... {% endgeneration %}` marks the assistant's words for training; here it only scopes."""
-
-        tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
-
-        def parse(self, parser: Any) -> jinja2.nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.Scope(body, lineno=line)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
-
-    class Namespace(jinja2.utils.Namespace):
-        """Private names are refused: the template may come from anywhere and must not reach Python's internals."""
-
-        def __setitem__(self, name: str, value: Any) -> None:
-            if name.startswith("_"):
-                raise jinja2.exceptions.SecurityError(f"namespace attribute {name!r} is private")
-            super().__setitem__(name, value)
-
-    def namespace(*args: Any, **kwargs: Any) -> Namespace:
-        made = Namespace()
-        for name, value in dict(*args, **kwargs).items():
-            made[name] = value
-        return made
-
-    environment.globals["namespace"] = namespace
-    environment.globals["dict"] = lambda *args, **kwargs: dict(*args, **kwargs)  # the function, not the type
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(no_utf8(error, str(path), error.start)) from error
 
 
 def _to_json(

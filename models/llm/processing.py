@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import date as Date
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ class Prompt:
 class TextProcessor:
     """Tokenizer and chat template of one engine folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, date: Date | None = None) -> None:
         self.tokenizer = Tokenizer.load(folder)
-        self._template = ChatTemplate.load(folder)
+        self._template = ChatTemplate.load(folder, date)
         self._folder = folder
 
     def prompt(

@@ -7,7 +7,9 @@ entry its next call overwrites.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import date as Date
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,13 @@ from models.llm.rows import bounds, contiguous, looked_at
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # inputs that hold for a whole request
 
 
+def _is_date(instance: Any, attribute: Any, value: str) -> None:
+    if value and not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+        raise ValueError(f"{attribute.name}: got {value!r}, expected a day as 2026-01-31")
+    if value:
+        Date.fromisoformat(value)
+
+
 @attrs.frozen(kw_only=True)
 class BackboneConfig:
     """Settings of `llm.backbone`; the sampling ones are defaults that a run or request overrides.
@@ -40,6 +49,7 @@ class BackboneConfig:
         bucket: read each prompt alone and decode at least this many rows in every call, so that kernels which round
             differently by batch size cannot make a request depend on its neighbours; 0 takes the active rows alone.
         prefill_chunk: tokens read per step; 0 is what the build allows.
+        date: the day that a chat template is told when it asks (`strftime_now`), as 2026-01-31; "" tells it none.
     """
 
     multimodal_artifact: str = ""
@@ -53,6 +63,7 @@ class BackboneConfig:
     repetition_penalty: float = attrs.field(default=1.0, validator=v.gt(0.0))
     bucket: int = attrs.field(default=0, validator=v.ge(0))
     prefill_chunk: int = attrs.field(default=0, validator=v.ge(0))
+    date: str = attrs.field(default="", validator=_is_date)
 
     def sampling(self) -> dict[str, Any]:
         names = ("max_generate_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -132,7 +143,8 @@ class Backbone(Runner):
         )
         self._placed = "positions" in shapes  # tokens have rotary positions other than their cache entry
         self._rows = rows
-        self._text = TextProcessor(context.artifact)
+        date = Date.fromisoformat(self.config.date) if self.config.date else None
+        self._text = TextProcessor(context.artifact, date)
         names = {spec.name for spec in self._engine.spec.outputs}
         self._hidden = {
             port: self._binding(port, binding, names, context.artifact) for port, binding in self._hidden.items()
