@@ -12,7 +12,8 @@ from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight
 from framework.execution.runner import OpenContext
 from framework.graph.model import Port, Stage
-from models.llm.runners import Backbone
+from framework.schema import structure
+from models.llm.runners import Backbone, BackboneConfig
 from tests.models.llm.tiny import END, VOCAB, answers, details, ids_of, opened, request, text_of, text_written
 from tests.models.running import CPU
 
@@ -274,3 +275,10 @@ def test_a_hidden_port_that_the_engine_lacks_is_named(workshop: Any, engines: An
     stage = Stage(id="thinker", runner="llm.backbone", emits=(Port(id="accept_hidden", kind="hidden"),))
     with pytest.raises(StageError, match=r"binding 'hidden\.-1'.*no hidden states.*build\.hidden_layers=\[-1\]"):
         Backbone(stage=stage).open(OpenContext(engine_dir=engines, artifact=engines, backend=CPU, batch=1))
+
+
+def test_the_date_of_a_chat_template_is_a_day() -> None:
+    assert structure(BackboneConfig, {"date": "2026-01-31"}, where="config").date == "2026-01-31"
+    for wrong in ("yesterday", "2026-02-30", "20260131"):
+        with pytest.raises(ConfigError, match=r"config.*date"):
+            structure(BackboneConfig, {"date": wrong}, where="config")
