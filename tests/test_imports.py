@@ -161,6 +161,29 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert [circle for circle in circles if circle not in LEFT] == []
 
 
+def families() -> list[str]:
+    """Folders of models/ that the families table names."""
+    import yaml
+
+    tables = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "conf" / "families").glob("*.yaml"))]
+    return sorted({row["_target_"].split(".")[1] for table in tables for row in table.values()})
+
+
+FOLDERS = sorted({Path(file).parts[1] for file in FILES if file.startswith("models/") and file.count("/") > 1})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_folder_of_models_imports_a_family(folder: str) -> None:
+    """What two families use lies in a folder that is none."""
+    others = [f"models.{family}" for family in families() if family != folder]
+    rule = Rule(name="no family but its own", room=f"models/{folder}/", banned=tuple(others))
+    assert [fault for file in FILES for fault in rule.broken_by(file, FILES[file])] == []
+
+
+def test_the_families_are_known() -> None:
+    assert {"llm", "qwen3_omni", "qwen3_tts", "whisper", "hibari"} <= set(families())
+
+
 def module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 

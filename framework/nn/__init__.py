@@ -11,6 +11,7 @@ from framework.nn.attention import (
     rotary_tables,
     updated,
 )
+from framework.nn.decoder import DecoderLayer
 from framework.nn.export import export, shape_of, weight_shapes
 from framework.nn.layers import Embedding, GatedMLP, Linear, RMSNorm, constant
 from framework.nn.moe import Experts, MoE, SharedMoE
@@ -18,6 +19,7 @@ from framework.nn.sampler import Sampler, sampler_inputs, sampler_outputs
 
 __all__ = [
     "Attention",
+    "DecoderLayer",
     "Embedding",
     "Experts",
     "GatedMLP",

@@ -22,8 +22,8 @@ from onnxscript import OpBuilder, nn
 from framework.nn import Embedding, RMSNorm
 from framework.nn.attention import ones_like
 from framework.nn.streaming import Continuation, Window, history_states
-from models.qwen3_tts.codec_config import VocoderConfig
-from models.qwen3_tts.codec_network import TransformerLayer, Vocoder
+from models.qwen3_codec.config import VocoderConfig
+from models.qwen3_codec.network import TransformerLayer, Vocoder
 
 
 class FrameTransformer(nn.Module):

@@ -1,179 +1,189 @@
-"""What was heard and seen, in the places of a prompt's placeholders, and where every token stands in time and space.
+"""What a Qwen3-Omni talker reads of a conversation, and of the answer while it is being written.
 
-Reference: transformers' Qwen3OmniMoeProcessor, which expands placeholders, and `get_rope_index` of its model.
+Reference: `generate` of transformers' Qwen3OmniMoeForConditionalGeneration, which adds up embeddings where this counts
+ids. It reads the turns of the user, then nine rows that begin the answer; everything else that was said, it does not
+hear of. Every further token of the answer goes beside a frame of sound.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import attrs
 import numpy as np
 
 from framework.errors import Problem, StageError
-from models.llm.media import Float32, MediaPrompt
-from models.qwen3_omni.config import OmniConfig
-from models.qwen3_omni.perception import Percept, Perception
+from framework.execution.payloads import HiddenChunk, TextChunk
+from models.qwen3_omni.config import OmniSpeechConfig
+from models.qwen3_talker.config import NOTHING
+from models.qwen3_talker.processing import Prompt, Script
+
+Float32 = np.ndarray[Any, np.dtype[np.float32]]
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+PRECEDING = 3  # tokens of the answer's turn before its text: the mark, `assistant` and a line break
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class _Piece:
-    """Tokens in a row, positions as `MediaPrompt` has them; `end` is where the text behind it goes on."""
+class Conversation:
+    """A prompt as the thinker was fed it.
 
-    ids: np.ndarray[Any, np.dtype[np.int64]]
+    Attributes:
+        ids: int64 [tokens].
+        positions: float32 [3, tokens].
+        hidden: float32 [media tokens, thinker's hidden], of the placeholders alone, in order.
+    """
+
+    ids: Int64
     positions: Float32
-    end: float
-    features: Float32 | None = None
-    deepstack: Float32 | None = None
-    is_feature: np.ndarray[Any, np.dtype[np.bool_]] = attrs.field()
+    hidden: Float32
 
-    @is_feature.default
-    def _all(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.full(len(self.ids), self.features is not None)
-
-
-class OmniReader:
-    """See `models.llm.media.MediaReader`."""
-
-    def __init__(self, config: Mapping[str, Any], folders: Mapping[str, Path], backend: Any) -> None:
-        self._config = OmniConfig.from_checkpoint(config)
-        self._perception = Perception(folders.get("audio"), folders.get("visual"), backend)
-
-    def perceive(self, part: Mapping[str, Any]) -> Percept:
-        return self._perception.perceive(part)
-
-    def arrange(self, ids: Sequence[int], found: Sequence[Percept]) -> MediaPrompt:
-        return arrange(self._config, ids, found)
-
-    def close(self) -> None:
-        self._perception.close()
+    @classmethod
+    def of(cls, chunks: Sequence[HiddenChunk], count: int, media: frozenset[int]) -> Conversation:
+        """The first `count` tokens of the chunks, at least one."""
+        ids, places, hidden = [], [], [np.zeros((0, chunks[0].values.shape[-1]), np.float32)]
+        done = 0
+        for chunk in chunks:
+            size = min(len(chunk.ids), count - done)
+            seen = np.isin(chunk.ids[:size], list(media))
+            ids.append(chunk.ids[:size])
+            hidden.append(np.asarray(chunk.values[:size][seen], np.float32))
+            counted = np.broadcast_to(np.arange(done, done + size, dtype=np.float32), (3, size))
+            places.append(counted if chunk.positions is None else chunk.positions[:, :size])
+            done += size
+            if done == count:
+                break
+        return cls(ids=np.concatenate(ids), positions=np.concatenate(places, axis=1), hidden=np.concatenate(hidden))
 
 
-def arrange(config: OmniConfig, ids: Sequence[int], found: Sequence[Percept]) -> MediaPrompt:
-    """A prompt of one placeholder a medium, with everything that was heard and seen.
+class Answer(Script):
+    """A script that grows as the answer is written.
 
     Args:
-        found: in the order of the messages.
-
-    Raises:
-        StageError: not as many placeholders of a kind as there are media of it.
+        config: of the checkpoint.
+        speaker: id of the voice.
+        ends: token ids with which an answer ends.
+        stops: whether the request has strings that end the answer: tokens are then spoken only when their text is
+            sure to be part of it.
     """
-    kinds = {config.audio: "audio", config.image: "image", config.video: "video"}
-    places = [place for place, token in enumerate(ids) if token in kinds]
-    _check_counts(Counter(kinds[ids[place]] for place in places), Counter(percept.kind for percept in found))
-    waiting = {kind: iter([p for p in found if p.kind == kind]) for kind in kinds.values()}
-    pieces: list[_Piece] = []
-    at, start = 0.0, 0
-    for place in places:
-        pieces.append(_text(ids[start:place], at))
-        pieces.append(_medium(config, next(waiting[kinds[ids[place]]]), pieces[-1].end))
-        at, start = pieces[-1].end, place + 1
-    pieces.append(_text(ids[start:], at))
-    positions = np.concatenate([piece.positions for piece in pieces], axis=1)
-    features = [piece.features for piece in pieces if piece.features is not None]
-    return MediaPrompt(
-        ids=np.concatenate([piece.ids for piece in pieces]),
-        positions=positions,
-        following=float(positions.max(initial=-1.0)) + 1.0,
-        is_feature=np.concatenate([piece.is_feature for piece in pieces]),
-        features=np.concatenate(features) if features else np.zeros((0, config.thinker.hidden), np.float32),
-        deepstack=_deepstack(config, pieces),
-    )
 
+    def __init__(
+        self, config: OmniSpeechConfig, speaker: int, *, ends: frozenset[int], stops: bool, where: str
+    ) -> None:
+        super().__init__()
+        self._config, self._speaker, self._where = config, speaker, where
+        self._ends, self._stops = ends, stops
+        self.words: list[int] = []  # tokens of the answer so far
+        self._unsure: list[int] = []
+        self._fed: list[HiddenChunk] = []  # until the prompt is made
+        self._written = 0  # tokens, those that end the answer too
 
-def _check_counts(places: Mapping[str, int], found: Mapping[str, int]) -> None:
-    problems = [
-        Problem(
-            where="messages",
-            got=f"{found.get(kind, 0)} of kind {kind}, and {places.get(kind, 0)} placeholders in the prompt",
-            expected="a placeholder for each",
-            hint="the chat template writes them; apply_chat_template=false leaves them to the text",
-        )
-        for kind in sorted({*places, *found})
-        if places.get(kind, 0) != found.get(kind, 0)
-    ]
-    if problems:
-        raise StageError(problems)
+    def hear(self, fed: Sequence[HiddenChunk], text: Sequence[TextChunk], *, last: bool) -> None:
+        """Take what the thinker was fed and what it wrote; `last`: nothing follows."""
+        if self.prompt is None:
+            self._fed += fed
+        for chunk in text:
+            self._written += len(chunk.ids)
+            for token in chunk.ids:
+                if token in self._ends:
+                    self._say()
+                    self.ended = True
+                elif not self.ended:
+                    self._unsure.append(token)
+            if chunk.text or not self._stops:
+                self._say()
+        self.ended = self.ended or last
+        self._follow()
 
+    def read(self, frames: int) -> int:
+        """One beside each frame."""
+        return min(self.spoken, frames)
 
-def _text(ids: Sequence[int], at: float) -> _Piece:
-    return _Piece(ids=np.array(ids, np.int64), positions=_line(len(ids), at), end=at + len(ids))
+    def _say(self) -> None:
+        self.words += self._unsure
+        self._unsure.clear()
 
+    def _follow(self) -> None:
+        """Text of the frames behind the prompt, as far as it is known: all but the first word, then the end."""
+        self.spoken = len(self.words)
+        self.trailing = self.words[1:] + ([self._config.text_eos] if self.ended else [])
 
-def _medium(config: OmniConfig, percept: Percept, at: float) -> _Piece:
-    if percept.kind == "audio":
-        count = len(percept.values)
-        ids = np.full(count, config.audio, np.int64)
-        return _Piece(ids=ids, positions=_line(count, at), end=at + count, features=percept.values)
-    if percept.audio is not None:
-        return _video_with_sound(config, percept, percept.audio, at)
-    positions = _grid(config, percept) + np.float32(at)
-    return _Piece(
-        ids=np.full(len(percept.values), config.image if percept.kind == "image" else config.video, np.int64),
-        positions=positions,
-        end=float(positions.max()) + 1.0,
-        features=percept.values,
-        deepstack=percept.deepstack,
-    )
+    @property
+    def startable(self) -> bool:
+        """Whether the prompt can be made: it ends with the answer's first word."""
+        return self.prompt is None and self._written > 0 and bool(self.words or self.ended)
 
+    def begin(self, project: Any) -> None:
+        """Make the prompt of what was fed, unless the answer has no words; `project` gives rows float32 [n, hidden] of
+        states [n, thinker's hidden].
 
-def _video_with_sound(config: OmniConfig, percept: Percept, sound: Percept, at: float) -> _Piece:
-    """Tokens of both in the order of time, those of the video first where they meet, between marks of sound."""
-    seen = _grid(config, percept)
-    heard = _line(len(sound.values), 0.0)
-    order = np.argsort(np.concatenate([seen[0], heard[0]]), kind="stable")
-    is_seen = order < seen.shape[1]
-    inner = np.concatenate([seen, heard], axis=1)[:, order] + np.float32(at + 1)
-    # What follows is counted from the tokens left when one of the two has ended, though a picture may reach further.
-    tail = np.flatnonzero(is_seen != is_seen[-1])
-    end = float(inner[:, tail[-1] + 1 if len(tail) else 0 :].max()) + 1.0
-    values = np.concatenate([percept.values, sound.values])[order]
-    deepstack = None
-    if percept.deepstack is not None:
-        silent = np.zeros((len(percept.deepstack), *sound.values.shape), np.float32)
-        deepstack = np.concatenate([percept.deepstack, silent], axis=1)[:, order]
-    marks = np.zeros(len(order) + 2, np.bool_)
-    marks[1:-1] = True
-    return _Piece(
-        ids=np.array(
-            [config.audio_start, *np.where(is_seen, config.video, config.audio).tolist(), config.audio_end], np.int64
-        ),
-        positions=np.concatenate([_line(1, at), inner, _line(1, end)], axis=1),
-        end=end + 1.0,
-        features=values,
-        deepstack=deepstack,
-        is_feature=marks,
-    )
+        Raises StageError where there is no turn to answer in.
+        """
+        config = self._config
+        # The token written last has not been fed.
+        count = sum(len(chunk.ids) for chunk in self._fed) - (self._written - 1)
+        talk = Conversation.of(self._fed, count, config.media)
+        starts = [*np.flatnonzero(talk.ids == config.im_start).tolist(), len(talk.ids)]
+        roles = [int(talk.ids[at + 1]) if at + 1 < len(talk.ids) else -1 for at in starts[:-1]]
+        turns = list(zip(roles, starts[:-1], starts[1:], strict=True))
+        own = [start for role, start, _ in turns if role == config.assistant]
+        if not own:
+            expected = "a prompt that ends with the assistant's turn, which the speech begins with"
+            hint = "leave add_generation_prompt and apply_chat_template on"
+            raise StageError(Problem(where=self._where, got="no assistant turn", expected=expected, hint=hint))
+        opening = talk.ids[own[-1] :].tolist()
+        words = opening[PRECEDING:] + self.words  # the prompt may begin the answer
+        if words:
+            self.words = words
+            asked = [slice(start, stop) for role, start, stop in turns if role == config.user]
+            self.prompt = self._rows(talk, asked, opening[:PRECEDING], project)
+            self._fed.clear()
+            self._follow()
 
+    def _rows(self, talk: Conversation, asked: Sequence[slice], opening: Sequence[int], project: Any) -> Prompt:
+        config = self._config
+        rows = np.concatenate([np.arange(part.start, part.stop) for part in asked] or [np.zeros(0, np.int64)])
+        ids = talk.ids[rows]
+        media = np.isin(talk.ids, list(config.media))
+        text = [*np.where(media[rows], config.no_text, ids).tolist(), *opening]
+        codes = [NOTHING] * len(text)
+        codec = config.codec
+        marks = [codec.nothink, codec.think_bos, codec.think_eos, self._speaker, codec.pad, codec.bos]
+        text += [config.text_pad] * (len(marks) - 2) + [config.text_bos, self.words[0]]
+        codes += marks
+        frames = np.full((len(text), config.groups), NOTHING, np.int64)
+        frames[:, 0] = codes
+        positions = features = None
+        if media[rows].any():
+            wanted, count = media[rows], len(rows)
+            features = np.zeros((len(text), config.talker.hidden), np.float32)
+            features[:count][wanted] = project(talk.hidden[np.cumsum(media)[rows][wanted] - 1])
+            positions = np.zeros((3, len(text)), np.float32)
+            positions[:, :count] = np.concatenate([*self._places(talk, asked)], axis=1)
+            positions[:, count:] = positions[:, :count].max() + 1 + np.arange(len(text) - count)
+        return Prompt(text=np.array(text, np.int64), codes=frames, features=features, positions=positions)
 
-def _grid(config: OmniConfig, percept: Percept) -> Float32:
-    """Positions of a picture's or video's tokens from its first on, float32 [3, tokens]."""
-    assert percept.grid is not None, "it was seen"
-    frames, height, width = percept.grid
-    height, width = height // config.merge, width // config.merge
-    time = np.arange(frames, dtype=np.float32)
-    if percept.seconds_per_grid is not None:
-        time = time * np.float32(percept.seconds_per_grid)
-    axes = (time * np.float32(config.positions_per_second), np.arange(height), np.arange(width))
-    return np.stack([axis.astype(np.float32).ravel() for axis in np.meshgrid(*axes, indexing="ij")])
+    def _places(self, talk: Conversation, parts: Sequence[slice]) -> Iterator[Float32]:
+        """Rotary positions of each part behind those of the part before, as if nothing had been between them.
 
-
-def _line(count: int, at: float) -> Float32:
-    """Positions of tokens in a row, the same in all three directions."""
-    line: Float32 = np.arange(count, dtype=np.float32) + np.float32(at)
-    return np.broadcast_to(line, (3, count))
-
-
-def _deepstack(config: OmniConfig, pieces: Sequence[_Piece]) -> Float32 | None:
-    levels, hidden = config.thinker.deepstack, config.thinker.hidden
-    if not any(piece.deepstack is not None for piece in pieces):
-        return None
-    parts = [
-        np.zeros((levels, len(piece.features), hidden), np.float32) if piece.deepstack is None else piece.deepstack
-        for piece in pieces
-        if piece.features is not None
-    ]
-    return np.concatenate(parts, axis=1)
+        A video with its own sound is as long as its tokens here: the published class tells its thinker, but not its
+        talker, that sound and frames take turns.
+        """
+        config, start = self._config, 0.0
+        joined = (talk.ids[:-1] == config.vision_start) & (talk.ids[1:] == config.audio_start)
+        ends = np.flatnonzero(talk.ids == config.vision_end)
+        for part in parts:
+            cuts = [part.start]
+            for begin in np.flatnonzero(joined):
+                if part.start <= begin < part.stop:
+                    cuts += [int(begin), int(ends[ends > begin][0]) + 1]
+            cuts.append(part.stop)
+            for number, (begin, end) in enumerate(pairwise(cuts)):
+                if begin == end:
+                    continue
+                own = talk.positions[:, begin:end] - talk.positions[:, begin : begin + 1]
+                if number % 2:
+                    own = np.broadcast_to(np.arange(end - begin, dtype=np.float32), own.shape)
+                yield own + start
+                start += float(own.max()) + 1

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint
 from framework.compile.family import BuildOptions, Component, Topology
 from framework.graph.model import Input, Port, Source, Stage
-from models.llm.topology import own_sampling, state_names, tokenizer_files
-from models.qwen3_tts.codec_topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
-from models.qwen3_tts.config import SpeechConfig, TTSConfig
+from models.language.topology import own_sampling
+from models.qwen3_codec.topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
+from models.qwen3_talker.config import TTSConfig
+from models.qwen3_talker.topology import NAME, talker_component
 
-NAME = "talker"
 # What a request may bring beside its text, and the stage's input for it.
 FIELDS = ("voice", "language", "instruct", "ref_audio", "ref_text")
 
@@ -39,34 +38,6 @@ class Qwen3TTS:
         talker = talker_stage(components, config, checkpoint.generation_config, options)
         stages = (talker, code2wav_stage(components[VOCODER], options, clones=config.kind == "base"))
         return Topology(stages=stages, terminals=(Source(VOCODER, "audio"),))
-
-
-def talker_component(
-    config: SpeechConfig,
-    checkpoint: Checkpoint,
-    options: BuildOptions,
-    model: Callable[[int, str], Any],
-    media: int = 0,
-) -> Component:
-    """The talker of either family, with its tokenizer and config beside it.
-
-    Args:
-        model: from the capacity of the caches and the dtype to the network.
-        media: rows of media features a call may bring; 0 for a talker that reads none.
-
-    Raises ConfigError where the checkpoint has no tokenizer.
-    """
-    # The last call of a row may write up to a whole chunk behind its last token.
-    capacity = options.max_kv_cache_capacity + options.prefill_chunk
-    return Component(
-        name=NAME,
-        artifact=NAME,
-        model=lambda dtype: model(capacity, dtype),
-        states=state_names(config.talker.layers),
-        caps={"batch": options.max_batch_size, "tokens": options.prefill_chunk, **({"media": media} if media else {})},
-        opt={"tokens": 1, **({"media": 1} if media else {})},
-        files={**tokenizer_files(checkpoint), "config.json": json.dumps(checkpoint.config, indent=2).encode()},
-    )
 
 
 def talker_stage(

@@ -183,7 +183,7 @@ class Encoders:
 
     def __init__(self, folder: Path, threads: int) -> None:
         from framework.engines.ort.backend import OnnxRuntimeCpu
-        from models.qwen3_omni.perception import Perception
+        from models.qwen3_encoders.perception import Perception
 
         self._perception = Perception(folder / "audio", folder / "visual", OnnxRuntimeCpu(threads=threads))
 

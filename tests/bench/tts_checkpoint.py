@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.models.qwen3_tts import codec_tiny, talker_tiny
+from tests.models.qwen3_codec import tiny as codec_tiny
+from tests.models.qwen3_tts import talker_tiny
 
 SHAPES = Path(__file__).parent / "tts_shapes.json"
 BLOCK = 1 << 22  # random numbers that are used over and over

@@ -1,4 +1,4 @@
-"""Records what the package qwen-tts makes of codes and of sound, for tests/models/qwen3_tts/codec.{json,npz}.
+"""Records what the package qwen-tts makes of codes and of sound, for tests/models/qwen3_codec/codec.{json,npz}.
 
     PYTHONPATH=. python tests/oracles/record_qwen3_tts_codec.py
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.models.qwen3_tts import codec_tiny as tiny
+from tests.models.qwen3_codec import tiny
 from tests.oracles import empty_audio
 
 

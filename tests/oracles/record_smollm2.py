@@ -21,7 +21,7 @@ from gguf import GGUFReader, dequantize
 
 from framework.checkpoints.checkpoint import open_checkpoint
 from framework.checkpoints.fetch import Source, fetch
-from models.llm.processing import TextProcessor
+from models.language.processing import TextProcessor
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "tests" / "models" / "llm" / "smollm2.json"

@@ -13,8 +13,8 @@ from onnxscript import OpBuilder, nn
 from framework.engines.backend import Backend
 from framework.engines.base import TensorSpec
 from framework.nn import Embedding, Linear, export, weight_shapes
-from models.llm.config import LLMConfig
-from models.llm.network import CausalLM
+from models.language.config import LLMConfig
+from models.language.network import CausalLM
 
 Array = np.ndarray[Any, Any]
 CAPACITY = 24

@@ -18,7 +18,7 @@ from framework.engines.passes.moe import group_experts_cuda
 from framework.engines.passes.norm import fuse_skip_norm
 from framework.engines.passes.pack import pack_siblings
 from framework.engines.tensorrt.backend import TensorRT
-from models.llm.config import LLMConfig, MoEConfig
+from models.language.config import LLMConfig, MoEConfig
 from tests.engines.passes.running import CONFIG, decoder, decoder_feeds, rewritten, run
 
 CONFIGS = {

@@ -25,7 +25,7 @@ from framework.execution.policies import Cohort
 from framework.execution.request import Request
 from framework.execution.runner import OpenContext
 from framework.graph.files import load
-from models.llm.runners import Backbone
+from models.language.runners import Backbone
 from models.llm.topology import LLM
 
 QUESTIONS = (

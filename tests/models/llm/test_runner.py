@@ -13,7 +13,7 @@ from framework.execution.policies import Cohort, InFlight
 from framework.execution.runner import OpenContext
 from framework.graph.model import Port, Stage
 from framework.schema import structure
-from models.llm.runners import Backbone, BackboneConfig
+from models.language.runners import Backbone, BackboneConfig
 from tests.models.llm.tiny import END, VOCAB, answers, details, ids_of, opened, request, text_of, text_written
 from tests.models.running import CPU
 

@@ -14,7 +14,7 @@ import pytest
 
 from framework.compile.family import BuildOptions
 from framework.execution.policies import Cohort, InFlight, Policy
-from models.llm.processing import TextProcessor
+from models.language.processing import TextProcessor
 from tests.models import published
 from tests.models.llm.tiny import answers, build_tiny, ids_of, opened, request, text_written
 

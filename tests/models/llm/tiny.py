@@ -17,7 +17,7 @@ from framework.execution.request import Request, Result
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
 from framework.io.tokens import _byte_alphabet
-from models.llm.runners import Backbone, BackboneConfig
+from models.language.runners import Backbone, BackboneConfig
 from models.llm.topology import LLM
 from tests.models.running import built, executor
 

@@ -22,8 +22,8 @@ from framework.execution.runner import Row, Runner
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph, RunnerDecl, Source
 from framework.schema import structure
-from models.qwen3_omni.talker_runner import Talker
-from models.qwen3_tts.codec_runner import Code2Wav
+from models.qwen3_codec.runners import Code2Wav
+from models.qwen3_omni.runners import Talker
 from tests.models.qwen3_omni import thinking, tiny
 from tests.models.qwen3_omni.thinking import Medium, Turns
 from tests.models.running import executor

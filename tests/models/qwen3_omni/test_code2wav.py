@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from framework.errors import ConfigError
-from models.qwen3_omni.talker_config import vocoder_config
-from models.qwen3_tts.codec_config import FRAME
+from models.qwen3_codec.config import FRAME
+from models.qwen3_omni.config import vocoder_config
+from tests.models.qwen3_codec.test_runner import sound, speak
 from tests.models.qwen3_omni import tiny
-from tests.models.qwen3_tts.test_codec_runner import sound, speak
 
 LATE = 555  # samples that the sound of so many frames lacks
 

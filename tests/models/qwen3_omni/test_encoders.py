@@ -17,9 +17,9 @@ from framework.engines import manifest
 from framework.engines.tensorrt.backend import TensorRT
 from framework.errors import ConfigError, StageError
 from framework.io.images import load_image, resize_image
-from models.qwen3_omni import pixels
-from models.qwen3_omni.encoder_config import FRAME_PIXELS, PixelConfig, Preprocessing, VideoConfig, encoder_configs
-from models.qwen3_omni.perception import Percept, Perception
+from models.qwen3_encoders import pixels
+from models.qwen3_encoders.config import FRAME_PIXELS, PixelConfig, Preprocessing, VideoConfig, encoder_configs
+from models.qwen3_encoders.perception import Percept, Perception
 from tests.io.videos import moving, write_video
 from tests.models.qwen3_omni import tiny
 from tests.models.qwen3_omni.conftest import Workshop

@@ -22,9 +22,9 @@ from framework.io.audio import load_audio
 from framework.io.images import resize_image
 from framework.io.requests import Defaults, read_request
 from framework.io.video import read_frames
-from models.llm.runners import Backbone, BackboneConfig
-from models.qwen3_omni import pixels
-from models.qwen3_omni.encoder_config import Preprocessing, encoder_configs
+from models.language.runners import Backbone, BackboneConfig
+from models.qwen3_encoders import pixels
+from models.qwen3_encoders.config import Preprocessing, encoder_configs
 from tests.io.videos import moving, write_video
 from tests.models.qwen3_omni import speaking, thinking, tiny
 from tests.models.qwen3_omni.conftest import Workshop

@@ -14,9 +14,9 @@ from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight, Policy
 from framework.graph.model import Input, Source, Stage
 from framework.schema import structure
-from models.qwen3_omni.talker_config import OmniSpeechConfig
-from models.qwen3_omni.talker_runner import Talker, TalkerConfig
-from models.qwen3_tts.runners import MOST, PAUSE
+from models.qwen3_omni.config import OmniSpeechConfig
+from models.qwen3_omni.runners import Talker, TalkerConfig
+from models.qwen3_talker.runners import MOST, PAUSE
 from tests.models.qwen3_omni import tiny
 from tests.models.qwen3_omni.speaking import (
     END,

@@ -19,12 +19,12 @@ from framework.errors import ConfigError
 from framework.graph import files
 from framework.graph.model import Graph, Source
 from framework.graph.validate import load_checked
-from models.llm.media import encoder_folders
-from models.llm.runners import Backbone
+from models.language.media import encoder_folders
+from models.language.runners import Backbone
+from models.qwen3_codec.runners import Code2Wav
 from models.qwen3_omni.config import OmniConfig
-from models.qwen3_omni.talker_runner import Talker
+from models.qwen3_omni.runners import Talker
 from models.qwen3_omni.topology import Qwen3Omni
-from models.qwen3_tts.codec_runner import Code2Wav
 from tests.models.qwen3_omni import tiny
 from tests.models.qwen3_omni.thinking import FAMILIES, THINKER
 

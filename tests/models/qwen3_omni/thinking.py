@@ -22,10 +22,10 @@ from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph, Source
 from framework.io.chat import ChatTemplate
 from framework.io.tokens import Tokenizer
-from models.llm.runners import Backbone, BackboneConfig
+from models.language.runners import Backbone, BackboneConfig
+from models.qwen3_encoders.perception import Percept
+from models.qwen3_encoders.processing import arrange
 from models.qwen3_omni.config import OmniConfig
-from models.qwen3_omni.perception import Percept
-from models.qwen3_omni.processing import arrange
 from models.qwen3_omni.topology import Qwen3Omni
 from tests.models.qwen3_omni import tiny
 from tests.models.running import built, executor
@@ -241,7 +241,7 @@ class Reader:
         return self._reference.percept(part[part["type"]])
 
     def arrange(self, ids: Sequence[int], found: Sequence[Any]) -> Any:
-        return arrange(self._reference.config, ids, found)
+        return arrange(self._reference.config.media, ids, found)
 
     def close(self) -> None:
         pass

@@ -16,7 +16,7 @@ from framework.execution.request import Request, Result
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph, Source
 from framework.schema import structure
-from models.qwen3_tts.runners import Talker, TalkerConfig
+from models.qwen3_talker.runners import Talker, TalkerConfig
 from models.qwen3_tts.topology import Qwen3TTS
 from tests.models.running import built, executor
 

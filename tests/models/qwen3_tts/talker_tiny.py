@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tests.models.qwen3_tts import codec_tiny
+from tests.models.qwen3_codec import tiny as codec_tiny
 
 HERE = Path(__file__).parent
 LANGUAGES = {"chinese": 2055, "english": 2050, "german": 2053, "beijing_dialect": 2074, "sichuan_dialect": 2062}

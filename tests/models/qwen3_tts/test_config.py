@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from framework.errors import ConfigError
-from models.qwen3_tts.config import TTSConfig
+from models.qwen3_talker.config import TTSConfig
 
 
 def test_every_fault_is_told() -> None:

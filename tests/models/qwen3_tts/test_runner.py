@@ -12,7 +12,7 @@ from framework.engines.calls import RowCalls
 from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight
 from framework.schema import structure
-from models.qwen3_tts.runners import MOST, PAUSE, TalkerConfig
+from models.qwen3_talker.runners import MOST, PAUSE, TalkerConfig
 from tests.models.qwen3_tts.running import answers, codes_said, details, opened, request
 from tests.models.qwen3_tts.talker_tiny import END, HELLO, MIXED, recording
 

@@ -18,8 +18,8 @@ from framework.graph import files
 from framework.graph.model import FILE_NAME, Source
 from framework.graph.validate import check
 from framework.schema import structure
-from models.qwen3_tts.codec_runner import Code2Wav
-from models.qwen3_tts.runners import Talker
+from models.qwen3_codec.runners import Code2Wav
+from models.qwen3_talker.runners import Talker
 from tests.models.qwen3_tts.running import answers, build_tiny, request
 from tests.models.qwen3_tts.talker_tiny import HELLO, MIXED, recording
 from tests.models.running import CPU, executor

@@ -1,0 +1,1 @@
+"""Encoders of sound, pictures and video, and where what they find stands in a prompt."""
