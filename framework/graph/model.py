@@ -148,6 +148,8 @@ class RunnerDecl:
         samples: roles of the sampling settings it reads (`default`, `talker` ...); the settings given for its stage by
             id go over those of the first.
         style: attrs class of the style settings it reads, all optional; None when it reads none.
+        folders: settings of `config` that name a folder to read from, each with where that starts: "" is the artifact,
+            ".." what the artifact lies in.
     """
 
     kind: str
@@ -158,6 +160,7 @@ class RunnerDecl:
     config: type | None = None
     samples: tuple[str, ...] = ()
     style: type | None = None
+    folders: Mapping[str, str] = attrs.field(factory=dict)
 
     def needed(self, bound: Collection[str | None]) -> frozenset[str]:
         """Inputs that it cannot run without, of the alternatives those that are nearest to what is bound."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import graphlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, get_args
 
 from framework import schema
@@ -53,9 +54,38 @@ def load_checked(path: str | Path, runners: Runners, *, stages: Mapping[str, Any
             # What could not be read was replaced by its default, which would only give a second fault there.
             if not any(_same_place(problem.where, path) for path in known):
                 problems.append(files.in_file(problem, file) if problem in own else problem)
+        problems += _outside(merged, runners, file.parent)
     if problems or graph is None:
         raise GraphError(problems)
     return merged
+
+
+def _outside(graph: Graph, runners: Runners, folder: Path) -> Faults:
+    """What a run would read from outside the engine folder: through a link, or a setting that names a folder.
+
+    The folder may be a link itself, and links inside it may lead to other places inside it.
+    """
+    root = os.path.realpath(folder)
+
+    def inside(path: str) -> bool:
+        return PurePath(os.path.realpath(path)).is_relative_to(root)
+
+    for index, stage in enumerate(graph.stages):
+        decl = runners.get(stage.runner)
+        for setting, start in decl.folders.items() if decl else ():
+            name = stage.config.get(setting)
+            if isinstance(name, str) and not inside(os.path.join(root, stage.artifact, start, name)):
+                where = at(at(_path(stage, index), "config"), setting)
+                yield Problem(where=where, got=show(name), expected=f"a folder inside {folder}")
+    if not any(stage.artifact for stage in graph.stages):
+        return
+    for parent, folders, names in os.walk(root):
+        for name in sorted([*folders, *names]):
+            path = os.path.join(parent, name)
+            if os.path.islink(path) and not inside(path):
+                where = os.path.join(folder, os.path.relpath(path, root))
+                got = f"a link to {os.path.realpath(path)}"
+                yield Problem(where=where, got=got, expected=f"a link that stays inside {folder}, or what it leads to")
 
 
 def check(graph: Graph, runners: Runners, *, where: str = FILE_NAME) -> None:

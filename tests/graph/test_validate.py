@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,27 @@ import pytest
 
 from framework.errors import ConfigError, GraphError
 from framework.graph import Graph, InputDecl, RunnerDecl, check, load_checked, loads, save, validate
-from framework.graph.model import Input, Port, Source, Stage
+from framework.graph.files import dumps
+from framework.graph.model import FILE_NAME, Input, Port, Source, Stage
 
 Edited = Callable[[Mapping[str, Any]], str]
 Runners = Mapping[str, RunnerDecl]
+
+
+@attrs.frozen(kw_only=True)
+class Reads:
+    """Settings of a runner that reads a folder."""
+
+    encoder: str = ""
+
+
+def faults_of(folder: Path, runners: Runners, stages: Mapping[str, Any]) -> list[str]:
+    try:
+        load_checked(folder, runners, stages=stages)
+    except GraphError as error:
+        return [problem.where for problem in error.problems]
+    return []
+
 
 TEXT = {"id": "text", "terminal": True}
 CODES = {"name": "codes", "from": "talker:codes"}
@@ -469,6 +487,42 @@ class TestLoadChecked:
         file = tmp_path / "graph.json"
         file.write_text(edited({"stages.talker.max_batch": 0}))
         assert load_checked(file, runners, stages={"talker": {"max_batch": 4}}).stages[1].max_batch == 4
+
+    def test_links_stay_inside_the_engine_folder(self, tmp_path: Path, tts: Graph, runners: Runners) -> None:
+        folder, elsewhere = tmp_path / "engines", tmp_path / "elsewhere"
+        for place in (folder / "talker", elsewhere):
+            place.mkdir(parents=True)
+        save(tts, folder)
+        (folder / "code2wav").symlink_to("talker")
+        (folder / "talker" / "again").symlink_to(folder)
+        (tmp_path / "engines too").symlink_to(folder)
+        assert load_checked(folder, runners) == load_checked(tmp_path / "engines too", runners) == tts
+        (folder / "code2wav").unlink()
+        (folder / "code2wav").symlink_to(elsewhere)
+        (folder / "talker" / "tokenizer.json").symlink_to("../../secret.json")
+        with pytest.raises(GraphError) as caught:
+            load_checked(folder, runners)
+        places = [(problem.where, problem.got) for problem in caught.value.problems]
+        assert places == [
+            (str(folder / "code2wav"), f"a link to {elsewhere}"),
+            (str(folder / "talker" / "tokenizer.json"), f"a link to {tmp_path / 'secret.json'}"),
+        ]
+
+    @pytest.mark.parametrize("name", ["../..", "/etc", "link", "../other/../.."])
+    def test_folders_that_settings_name_are_inside(self, name: str, tmp_path: Path, runners: Runners) -> None:
+        folder = tmp_path / "engines"
+        (folder / "talker").mkdir(parents=True)
+        (folder / "talker" / "link").symlink_to(tmp_path)
+        stage = Stage(id="talker", runner="reads", artifact="talker", config={"encoder": name})
+        (folder / FILE_NAME).write_text(dumps(Graph(stages=(stage,))))
+        reads = RunnerDecl(kind="host", inputs={}, ports={}, config=Reads, folders={"encoder": ""})
+        with pytest.raises(GraphError) as caught:
+            load_checked(folder, {"reads": reads})
+        where = f"stages.talker.config.encoder: got {json.dumps(name)}, expected a folder inside {folder}"
+        assert any(str(problem) == where for problem in caught.value.problems)
+        for fine in ("..", "../other", "deeper"):
+            found = faults_of(folder, {"reads": reads}, {"talker": {"config": {"encoder": fine}}})
+            assert found and not any("encoder" in where for where in found)
 
     def test_a_missing_file(self, tmp_path: Path, runners: Runners) -> None:
         with pytest.raises(ConfigError, match="no such file"):
