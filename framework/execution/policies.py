@@ -5,8 +5,9 @@ A policy sees requests and routes, never runners, and no runner knows which poli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NewType, Protocol
 
 import attrs
 
@@ -15,6 +16,8 @@ from framework.execution.request import Request
 from framework.execution.sampling import BATCH_WIDE
 from framework.graph.routes import Route
 
+Ticket = NewType("Ticket", int)  # of one request in one session; a caller makes none and reads nothing from it
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Candidate:
@@ -22,11 +25,14 @@ class Candidate:
 
     Attributes:
         max_batch: the smallest `max_batch` among the stages of its route.
+        due: when it must have ended, on the clock of `time.perf_counter`; infinite without a deadline.
     """
 
     request: Request
     route: Route
     max_batch: int
+    ticket: Ticket = Ticket(0)
+    due: float = math.inf
 
 
 class Policy(Protocol):
@@ -63,19 +69,22 @@ class Cohort:
 
     @property
     def window(self) -> int:
-        return 1 if self.size == 1 else 8 * self.size  # a cohort of one has no company to look for
+        return 1 if self.size == 1 else 8 * self.size  # a cohort of one looks for no others
 
     def select(self, waiting: Sequence[Candidate], active: Sequence[Candidate]) -> list[Candidate]:
         if active or not waiting:
             return []
         leader = waiting[0]
-        company = [candidate for candidate in waiting if _run_together(leader, candidate)]
-        return company[: min(self.size, leader.max_batch)]
+        fitting = [candidate for candidate in waiting if _run_together(leader, candidate)]
+        return fitting[: min(self.size, leader.max_batch)]
 
 
 @attrs.frozen
 class InFlight:
-    """Any request starts as soon as fewer than `size` are active."""
+    """Any request starts as soon as fewer than `size` are active.
+
+    Those of the highest priority start first; of these, the one that is due first; else the oldest.
+    """
 
     size: int = attrs.field(validator=_at_least_one)
 
@@ -84,7 +93,12 @@ class InFlight:
         return self.size
 
     def select(self, waiting: Sequence[Candidate], active: Sequence[Candidate]) -> list[Candidate]:
-        return list(waiting[: max(0, self.size - len(active))])
+        room = max(0, self.size - len(active))
+        return sorted(waiting, key=_urgency)[:room] if room else []
+
+
+def _urgency(candidate: Candidate) -> tuple[int, float]:
+    return -candidate.request.priority, candidate.due
 
 
 def _run_together(one: Candidate, other: Candidate) -> bool:

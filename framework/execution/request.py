@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+from attrs import validators as v
 
 from framework.execution.sampling import Sampling
 
@@ -26,6 +27,8 @@ class Request:
         given: by `<stage>:<port>`, the chunk that the request brings in place of that stage's work, such as the text
             that a talker says. A stage of which nothing else is needed does not run.
         options: switches that are no inputs (apply_chat_template, add_generation_prompt, enable_thinking, style).
+        priority: with in-flight batching, those of a higher one start first; one that has started is never stopped.
+        deadline_s: seconds from its submission after which it is given up, and fails with what it has; None for never.
     """
 
     index: int
@@ -35,13 +38,15 @@ class Request:
     terminals: tuple[str, ...] = ()
     given: Mapping[str, Any] = attrs.field(factory=dict)
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    priority: int = 0
+    deadline_s: float | None = attrs.field(default=None, validator=v.optional(v.gt(0.0)))
 
     def sampling_for(self, role: str, defaults: Mapping[str, Any] | None = None, *, stage: str = "") -> Sampling:
         """Settings of one role: built-in values, overlaid by `defaults`, then by what was given for the role, then by
         what was given for the stage of this id.
 
-        Settings without a role are the backbone's (`default`); of these only the seed is for every role: a talker that
-        became greedy with its thinker would never end.
+        Settings without a role are the backbone's (`default`); of these only the seed is for every role: a speaking
+        stage that became greedy with its text would never end.
         """
         given = self.sampling
         seed = {key: value for key, value in given.get("default", {}).items() if key == "seed"}
