@@ -28,7 +28,7 @@ from framework.cli import streams
 from framework.cli.arguments import prepare
 from framework.cli.composition import Composer, key_of, own_folders, values_of
 from framework.errors import ConfigError, MultistageError, Problem
-from framework.io.writing import Unwritten, after_requests
+from framework.writing import Unwritten, after_requests
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,7 @@ from framework.cli import app
 from framework.deployment import building
 from framework.deployment.config import FILE, InferenceConfig, Shard
 from framework.graph.model import Graph
-from framework.io.writing import after_requests
+from framework.writing import after_requests
 
 if TYPE_CHECKING:
     from framework.cli.profile import Profile

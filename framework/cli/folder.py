@@ -18,6 +18,7 @@ from pathlib import Path
 
 from framework.graph.files import save
 from framework.graph.model import FILE_NAME, Graph
+from framework.writing import write_bytes, write_text
 
 _PACKAGES = (
     "multistage", "attrs", "cattrs", "cuda-python", "hydra-core", "jinja2", "numpy", "omegaconf", "onnx", "onnx-ir",
@@ -45,8 +46,8 @@ def describe(folder: Path, graph: Graph, command: str) -> None:
         command: of a shell.
     """
     save(graph, folder / FILE_NAME)
-    (folder / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n", "utf-8")
-    (folder / "command.txt").write_bytes(os.fsencode(command + "\n"))  # names of folders may be any bytes
+    write_text(folder / "versions.json", [json.dumps(versions(), indent=2), "\n"])
+    write_bytes(folder / "command.txt", os.fsencode(command + "\n"))  # names of folders may be any bytes
 
 
 @cache

@@ -29,8 +29,8 @@ from framework.deployment.requested import (
 from framework.errors import ConfigError, Problem, StageError
 from framework.graph.model import Graph, RunnerDecl, Stage
 from framework.graph.validate import load_checked
-from framework.io.writing import after_requests
 from framework.schema import structure
+from framework.writing import after_requests
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -16,7 +16,7 @@ def main() -> NoReturn:
 
 def _command() -> int:
     parser = argparse.ArgumentParser(prog="multistage-merge", description="join the predictions files of all shards")
-    parser.add_argument("out", type=Path, help="the file to write")
+    parser.add_argument("out", type=Path, help="the file to write: a regular file or a free name, or a symlink to one")
     parser.add_argument("shards", type=Path, nargs="+", help="the file of every shard (shard.index, shard.count)")
     try:
         args = parser.parse_args()

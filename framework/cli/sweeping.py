@@ -29,8 +29,8 @@ from framework.cli.app import complain
 from framework.cli.composition import Composer, problems_of, values_of
 from framework.cli.launchers import make_sweeper
 from framework.errors import ConfigError, Problem
-from framework.io.writing import after_requests, naming
 from framework.sweeps.record import FILE_NAME, MARK, write
+from framework.writing import after_requests, naming
 
 _PROBLEMS = "composition_problems"  # key of a job's config that did not compose
 

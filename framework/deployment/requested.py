@@ -13,9 +13,11 @@ from framework.deployment.config import FILE, InferenceConfig
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.request import Request
 from framework.graph.model import Graph
+from framework.io.predictions import FOLDER_FILES
 from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
 from framework.io.sampling import by_role, require
 from framework.parsing import no_utf8
+from framework.writing import not_a_file
 
 _OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
 SPOKEN = tuple(key for key, kind in _OUTPUTS.items() if kind == "audio")
@@ -88,7 +90,8 @@ def _several(value: str | tuple[str, ...] | None) -> str | list[str] | None:
 
 
 def check_places(config: InferenceConfig) -> None:
-    """Raise ConfigError for an output that would be written over a file that is read, or where nobody may write."""
+    """Raise ConfigError for an output that would be written over a file that is read or over what is no regular file,
+    or where nobody may write."""
     read: dict[Path, str] = {}
     for key in ("input_file", "prompt_file", "ref_audio", "audio", "image", "video"):
         value = getattr(config, key)
@@ -101,12 +104,29 @@ def check_places(config: InferenceConfig) -> None:
         if _place(path) in read
     ]
     for key, path in outputs.items():
-        near = next(place for place in (_place(path), *_place(path).parents) if os.path.exists(place))
-        if not os.access(near, os.W_OK):
-            got = f"'{path}', and {near} may not be written to"
+        problems += _special(key, path.expanduser())
+        if reason := _unwritable(_place(path)):
+            got = f"'{path}', and {reason}"
             problems.append(Problem(where=key, got=got, expected="a place to write to"))
     if problems:
         raise ConfigError(problems)
+
+
+def _special(key: str, path: Path) -> list[Problem]:
+    """What lies where outputs go and is no file: at `path`, or in it where it is a folder for the sound of a file."""
+    places = path.glob(FOLDER_FILES) if key.endswith("_dir") else [path]
+    return [problem for place in places if (problem := not_a_file(place, key))]
+
+
+def _unwritable(path: Path) -> str:
+    """Why no file or folder can be written at `path`; empty where one can."""
+    folder = next(place for place in path.parents if os.path.lexists(place))
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    for place in (path, folder):
+        if os.path.lexists(place) and not os.access(place, os.W_OK):
+            return f"{place} may not be written to"
+    return ""
 
 
 def _place(path: str | Path) -> Path:

@@ -38,7 +38,7 @@ def building(folder: Path, *, needed: int | None = None, keep_subfolders: bool =
     Raises:
         ConfigError: the disk is full, or will be; or `folder` is a file, or holds something that no build has made.
     """
-    folder = Path(os.path.abspath(folder))
+    folder = Path(os.path.realpath(folder) if folder.is_symlink() else os.path.abspath(folder))
     parent = folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     temporary, old = (parent / f".{folder.name}.{suffix}" for suffix in ("building", "old"))

@@ -6,7 +6,6 @@ parts can be named and overridden. Both readers take either.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from framework import parsing, schema
 from framework.errors import ConfigError, GraphError, Problem, at, nearest
 from framework.graph.model import FILE_NAME, Graph, Stage
+from framework.writing import write_text
 
 _YAML = (".yaml", ".yml")
 
@@ -64,12 +64,7 @@ def save(graph: Graph, path: str | Path) -> None:
     """Write `graph` to a file, or into an engine folder; an existing file is replaced in one move."""
     file = file_of(path)
     text = dumps(graph, suffix=file.suffix)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_text(file, [text])
 
 
 def overlay(graph: Graph, stages: Mapping[str, Any], *, where: str = "stages") -> Graph:

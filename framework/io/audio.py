@@ -12,7 +12,7 @@ import numpy as np
 
 from framework.errors import ConfigError, Problem
 from framework.execution.payloads import AudioChunk
-from framework.io.writing import write_bytes
+from framework.writing import write_bytes
 
 LOUDEST = 1e12  # of a sample that is still sound; the power of louder ones is no number in 32 bits
 _UNKNOWN_FORMAT = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT

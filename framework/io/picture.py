@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -14,6 +15,7 @@ from framework.errors import ConfigError, Problem
 from framework.execution.payloads import AudioChunk, TextChunk
 from framework.execution.request import Result
 from framework.execution.results import speech_of, text_of
+from framework.writing import write_bytes
 
 FORMATS = (".png", ".svg", ".pdf")
 WINDOW, HOP, MELS = 1024, 256, 80  # samples, samples, bands of the spectrogram
@@ -60,10 +62,11 @@ def save_timeline(path: Path, result: Result) -> None:
     if replies:
         text = fill(" ".join(text_of(replies[0]).split()), width=130, max_lines=3, placeholder=" …")
         figure.suptitle(text.replace("$", r"\$"), fontsize=10, color=_INK, x=0.01, ha="left")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    file = BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a reply may be in any script: a box where the font ends
-        figure.savefig(path)
+        figure.savefig(file, format=path.suffix.lower().removeprefix("."))
+    write_bytes(path, file.getvalue())
 
 
 def _draw_sound(wave: Any, mel: Any, start: float, sound: AudioChunk) -> None:

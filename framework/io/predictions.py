@@ -20,10 +20,12 @@ from framework.execution.results import audio_of, text_of
 from framework.io.audio import write_wav
 from framework.io.requests import Rejected
 from framework.io.responses import Entries, differences, document, read
-from framework.io.writing import naming, replace, write_bytes
+from framework.writing import naming, not_a_file, write_bytes, write_text
 
 # What a backbone reports that the original has beside the text, not among the stage's details.
 _PROMOTED = ("batch_idx", "finish_reason", "formatted_system_prompt", "formatted_complete_request")
+# What the files of one request are named like in the folder that they are written to.
+FOLDER_FILES = "*_req*"
 _UNTIMED = frozenset({"details"})
 # What a stage that makes or reads codec frames reports: int32 [frames, codes], for a file of its own.
 _CODES = "rvq_codes"
@@ -122,7 +124,9 @@ class Predictions:
         self._file: FileIO | None = None
 
     def __enter__(self) -> Predictions:
-        """Raises ConfigError: another run writes the file, or what is there is not what to go on with."""
+        """Raises ConfigError: another run writes the file, or what is there is no file, or not what to go on with."""
+        if problems := [*filter(None, (not_a_file(path, str(path)) for path in (self.path, self.journal)))]:
+            raise ConfigError(problems)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._locked()
         unfinished = os.fstat(self._file.fileno()).st_size > 0
@@ -147,10 +151,10 @@ class Predictions:
         assert self._file is not None
         with self._file:
             if kind is None:
-                replace(self.path, document(self._head, self._entries()))
+                write_text(self.path, document(self._head, self._entries()))
             elif self.done:
                 with suppress(OSError):  # what ended the block is told; the journal has everything
-                    replace(self.path, document(self._head, self._entries()))
+                    write_text(self.path, document(self._head, self._entries()))
             if kind is None or not self.done:
                 self.journal.unlink()
 

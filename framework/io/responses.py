@@ -11,8 +11,8 @@ from typing import Any
 
 from framework.errors import ConfigError, Problem
 from framework.io.jsonstream import walk
-from framework.io.writing import replace
 from framework.schema import show
+from framework.writing import not_a_file, write_text
 
 Entries = Iterator[Mapping[str, Any]]
 
@@ -83,6 +83,8 @@ def merge_predictions(paths: Sequence[Path], out: Path) -> int:
         ConfigError: a file is no predictions file, the files are of different runs, or a shard is missing, given
             twice or unfinished.
     """
+    if problem := not_a_file(out, "merge"):
+        raise ConfigError(problem)
     if out.resolve() in {path.resolve() for path in paths}:
         raise ConfigError(Problem(where="merge", got=f"{out} as a shard too", expected="a file of its own to write"))
     heads, entries = dict[Path, dict[str, Any]](), list[Entries]()
@@ -121,9 +123,8 @@ def merge_predictions(paths: Sequence[Path], out: Path) -> int:
                 number += 1
                 yield entry
 
-    out.parent.mkdir(parents=True, exist_ok=True)
     whole = {**record, "shard": {"index": 0, "count": 1}}
-    replace(out, document({**heads[paths[0]], "record": whole}, complete()))
+    write_text(out, document({**heads[paths[0]], "record": whole}, complete()))
     return failed
 
 

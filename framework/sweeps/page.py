@@ -22,10 +22,10 @@ import numpy as np
 
 from framework.errors import ConfigError
 from framework.io.audio import read_audio
-from framework.io.writing import replace
 from framework.sweeps import images, metrics
 from framework.sweeps.collect import Cell, Point, Sweep, spoken
 from framework.sweeps.table import short_names
+from framework.writing import write_text
 
 NAME = "index.html"
 _SCRIPTS = ("state", "plot", "table", "compare", "sound", "start")
@@ -56,7 +56,7 @@ def save_page(sweep: Sweep, path: Path, *, embed_mb: float = 24.0) -> None:
         "SCRIPT": script,
     }
     pieces = (assets / "page.html").read_text("utf-8").split("@")
-    replace(path, (filled.get(piece, piece) for piece in pieces))
+    write_text(path, (filled.get(piece, piece) for piece in pieces))
 
 
 def _data(sweep: Sweep, folder: Path, content: list[str] | None) -> dict[str, Any]:

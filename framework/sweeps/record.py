@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from framework.errors import MultistageError
-from framework.io.writing import Unwritten, after_requests, replace
+from framework.writing import Unwritten, after_requests, write_text
 
 FILE_NAME = "result.json"
 MARK = "sweep.json"  # in the folder of a sweep: when it began, with which command, and how many jobs it has
@@ -93,8 +93,7 @@ def inside(path: Path, folder: Path) -> str:
 
 def write(path: Path, data: Mapping[str, Any]) -> None:
     """A JSON file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, [json.dumps(data, ensure_ascii=False, indent=1), "\n"])
+    write_text(path, [json.dumps(data, ensure_ascii=False, indent=1), "\n"])
 
 
 def _status_of(error: BaseException) -> int:

@@ -6,12 +6,12 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
-from framework.io.writing import replace, replacing
 from framework.sweeps.collect import Point, Sweep
+from framework.writing import write_bytes, write_text
 
 CSV, PARQUET = "table.csv", "table.parquet"
 _FIRST = ("point", "status", "requests", "ok", "failed")
@@ -39,7 +39,7 @@ def save_csv(sweep: Sweep, path: Path) -> None:
     writer = csv.DictWriter(file, list(found[0]))
     writer.writeheader()
     writer.writerows(found)
-    replace(path, [file.getvalue()])
+    write_text(path, [file.getvalue()])
 
 
 def save_parquet(sweep: Sweep, path: Path) -> str | None:
@@ -52,8 +52,9 @@ def save_parquet(sweep: Sweep, path: Path) -> str | None:
     found = rows(sweep)
     columns = {_utf8(name): _column([row[name] for row in found]) for name in found[0]}
     fixed = {"fixed": json.dumps(dict(sweep.fixed), ensure_ascii=False, default=str)}
-    with replacing(path) as unfinished, unfinished.open("wb") as out:
-        pq.write_table(pa.table(columns).replace_schema_metadata(fixed), out)
+    out = BytesIO()
+    pq.write_table(pa.table(columns).replace_schema_metadata(fixed), out)
+    write_bytes(path, out.getvalue())
     return None
 
 

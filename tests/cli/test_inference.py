@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,36 @@ def test_a_place_that_may_not_be_written_to_is_told_before_a_request_runs(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"', and {Path('locked').absolute()} may not be written to, expected a place" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "special"),
+    [
+        ("out_audio=special.wav", "special.wav"),
+        ("out_timeline=special.png", "special.png"),
+        ("output_file=special.json", "special.json"),
+        ("output_file=p.json", "p.json.journal"),
+        ("output_audio_dir=said", "said/audio_req0.wav"),
+    ],
+)
+def test_an_output_never_takes_the_place_of_a_fifo(
+    setting: str, special: str, speech: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("said").mkdir()
+    os.mkfifo(special)
+    given = "prompt=never said" if setting.startswith("out_") else write_requests({"prompt": "never said"})
+    assert infer(speech, given, setting) == 2
+    out, err = capsys.readouterr()
+    assert f"got '{special}', which is a FIFO, expected a regular file, or a name that is free" in err
+    assert (out, Path("p.json").exists()) == ("", False)
+    assert stat.S_ISFIFO(os.lstat(special).st_mode)
+
+
+def test_an_output_through_a_symlink_lies_where_it_points_to(speech: str) -> None:
+    Path("link.wav").symlink_to("real.wav")
+    assert infer(speech, "prompt=Hello", "out_audio=link.wav") == 0
+    assert Path("link.wav").is_symlink()
+    assert soundfile.info("real.wav").frames > 0
 
 
 def test_stage_settings_are_overrides(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,7 +354,8 @@ def test_an_output_that_cannot_be_written(echo: str, capsys: pytest.CaptureFixtu
     Path("taken").touch()
     assert infer(echo, write_requests({"prompt": "a"}), "output_file=taken/p.json") == 2
     error = capsys.readouterr().err
-    assert "taken: got " in error and "expected a place to write to" in error and "Traceback" not in error
+    assert "output_file: got 'taken/p.json', and " in error
+    assert "taken is no folder, expected a place to write to" in error
 
 
 def test_an_interrupt_keeps_what_is_finished(echo: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,16 @@ def test_an_older_build_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == {"engine", "engine/engine.json", "engine/second"}
 
 
+def test_a_symlink_to_the_folder_keeps_pointing_and_its_target_is_built(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "engines"
+    link.symlink_to("disk")
+    for _ in range(2):
+        build(link, "new")
+    assert link.is_symlink()
+    assert names(tmp_path) == {"disk", "disk/engine.json", "disk/second", "engines"}
+
+
 def test_subfolders_are_kept_when_asked(tmp_path: Path) -> None:
     folder = tmp_path / "engine"
     (folder / "audio" / "sub").mkdir(parents=True)

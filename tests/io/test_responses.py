@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ def test_a_shard_is_never_written_over(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"0\.json as a shard too, expected a file of its own"):
         merge_predictions(paths, tmp_path / "0.json")
     assert paths[0].read_text() == before
+
+
+def test_a_fifo_is_no_place_to_merge_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "merged.json")
+    with pytest.raises(ConfigError, match=r"merged\.json', which is a FIFO, expected a regular file"):
+        merge_predictions([tmp_path / "shard.json"], tmp_path / "merged.json")
 
 
 def test_a_file_that_is_no_shard(tmp_path: Path) -> None:
