@@ -1,7 +1,8 @@
 # Everything a clone needs; each environment is made once and again only when pyproject.toml changes.
 #   make demo    ask a voice assistant a spoken question on the CPU, and draw how its three stages worked
-#   make test    the whole test suite
+#   make test    the whole test suite, in as many processes as WORKERS says
 #   make lint    ruff and mypy
+#   make docs    the site in outputs/docs; a broken link is an error
 #   make bench   speed beside llama.cpp, transformers, faster-whisper, hibari's package and qwen-tts, measured in one run
 
 PYTHON ?= python3
@@ -12,9 +13,10 @@ QWEN   := $(VENV)-qwen-tts
 PROMPT   ?= What do plants need to grow?
 SAMPLING ?= greedy
 DEMO     ?= outputs/demo
+WORKERS  ?= 2
 BENCH    ?= # e.g. voice --rounds 3; `make bench BENCH=--help` lists what can be measured
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 # The question is spoken by the voice that answers it.
 demo: $(VENV)/.demo
@@ -22,13 +24,20 @@ demo: $(VENV)/.demo
 	$(BIN)/multistage-inference deployment=voice_assistant build_if_missing=true audio=$(DEMO)/question.wav \
 		out_audio=$(DEMO)/answer.wav out_timeline=$(DEMO)/answer.png dump_profile=true sampling=$(SAMPLING)
 
+# A process takes whole files, so what a file builds for its tests is built once. Torch takes one thread in each: threads
+# of two processes that wait busily for each other would take longer than the work itself.
+test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(TESTS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/python docs/tools/settings.py
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --fresh-env --quiet docs outputs/docs
 
 bench: $(VENV)/.bench $(QWEN)/.made
 	QWEN_TTS=$(QWEN)/bin/python $(BIN)/python -m tests.bench $(BENCH)
@@ -42,6 +51,7 @@ $(BIN)/python:
 $(VENV)/.demo: EXTRAS = cpu,hibari,picture
 $(VENV)/.test: EXTRAS = cpu,test,tensorrt-rtx
 $(VENV)/.dev: EXTRAS = cpu,test,dev
+$(VENV)/.docs: EXTRAS = cpu,docs
 $(VENV)/.bench: EXTRAS = cpu,bench
 
 # llama.cpp is compiled for what this CPU says it has, one by one: -march=native would take AMX too, which many virtual
@@ -54,7 +64,7 @@ $(VENV)/.bench: export CMAKE_ARGS = $(if $(strip $(GGML)),-DGGML_NATIVE=OFF $(st
 # One compiled before, which pip keeps, may be for another processor.
 $(VENV)/.bench: export PIP_NO_CACHE_DIR = 1
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: pyproject.toml | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.docs $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]"
 	@touch $@
 

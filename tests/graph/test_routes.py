@@ -116,7 +116,7 @@ class TestWithoutText:
     """Qwen3-TTS: nothing but speech comes out."""
 
     @pytest.mark.parametrize(
-        "kinds", [{"text"}, {"audio"}, {"text", "audio"}, set()], ids=lambda kinds: "+".join(kinds)
+        "kinds", [{"text"}, {"audio"}, {"text", "audio"}, set()], ids=lambda kinds: "+".join(sorted(kinds))
     )
     def test_the_speech_stages_always_run(self, tts: Graph, kinds: set[str]) -> None:
         found = route(tts, {"messages"}, kinds)
