@@ -14,6 +14,7 @@ PROMPT   ?= What do plants need to grow?
 SAMPLING ?= greedy
 DEMO     ?= outputs/demo
 WORKERS  ?= 2
+TESTS    ?= # e.g. tests/graph; all by default
 BENCH    ?= # e.g. voice --rounds 3; `make bench BENCH=--help` lists what can be measured
 
 .PHONY: demo test lint docs bench clean
@@ -37,7 +38,7 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	$(BIN)/python docs/tools/settings.py
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --fresh-env --quiet docs outputs/docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env --quiet docs outputs/docs
 
 bench: $(VENV)/.bench $(QWEN)/.made
 	QWEN_TTS=$(QWEN)/bin/python $(BIN)/python -m tests.bench $(BENCH)

@@ -68,9 +68,8 @@ class Setting:
 
     def row(self) -> str:
         default = f"`{self.default}`" if self.default else ""
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{self.key}`", self.type, default)) + (
-            f" | {_cell(self.meaning)} |"
-        )
+        cells = (f"`{self.key}`", self.type, default, self.meaning)
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def page() -> str:
@@ -99,7 +98,7 @@ def settings(path: Path, prefix: str, cls: type[Any] | None) -> Iterator[Setting
         if key not in leaves:
             continue
         default = value if value else str(leaves[key]) if leaves[key] is not None else ""
-        yield Setting(key=prefix + key, type=_type_of(cls, key), default=default, meaning=meaning)
+        yield Setting(key=prefix + key, type=_type_of(cls, key), default=default, meaning=meaning.replace("<", "\\<"))
 
 
 def _section(title: str, path: Path, prefix: str, cls: type[Any] | None, level: int = 2) -> str:
@@ -262,10 +261,6 @@ def attributes(cls: type[Any]) -> dict[str, str]:
             elif line.strip():
                 break
     return found
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "\\<").strip()
 
 
 if __name__ == "__main__":
