@@ -93,11 +93,9 @@ def page() -> str:
 def settings(path: Path, prefix: str, cls: type[Any] | None) -> Iterator[Setting]:
     """The settings of one file of `conf/`, in its order."""
     text = path.read_text("utf-8")
-    leaves = dict(_leaves(yaml.safe_load(text)))
-    for key, (value, meaning) in _comments(text).items():
-        if key not in leaves:
-            continue
-        default = value if value else str(leaves[key]) if leaves[key] is not None else ""
+    told = _comments(text)
+    for key in _rows_of(yaml.safe_load(text), told):
+        default, meaning = told[key]
         yield Setting(key=prefix + key, type=_type_of(cls, key), default=default, meaning=meaning.replace("<", "\\<"))
 
 
@@ -111,15 +109,16 @@ def _table(rows: list[str]) -> str:
     return "\n".join(["| setting | type | default | meaning |", "|---|---|---|---|", *rows, ""])
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of what is no mapping. One whose keys all stand beside it too is one row."""
+def _rows_of(node: Any, told: Mapping[str, tuple[str, str]], prefix: str = "") -> Iterator[str]:
+    """Dotted keys that have a row: a mapping has one for each key in it if any of them has a comment, else one."""
     for key, value in node.items():
+        inside = f"{prefix}{key}."
         if key in ("defaults", TARGET):
             continue
-        if isinstance(value, Mapping) and value and not {*value} <= {*node}:
-            yield from _leaves(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping) and any(told[inside + name][1] for name in value if inside + name in told):
+            yield from _rows_of(value, told, inside)
         else:
-            yield prefix + key, None if isinstance(value, Mapping) and value else value
+            yield prefix + key
 
 
 def _comments(text: str) -> dict[str, tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""A byte model of one recurrent layer."""
