@@ -12,11 +12,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from framework.errors import ConfigError, Problem, at
 from framework.schema import show
 
+_VISIBLE = {code: 0x2400 + code for code in range(0x20)}  # Unicode's pictures of control characters
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_DIGITS = 4300  # the most of an integer; Python reads no more by default
+_FEWER_DIGITS = f"at most {_DIGITS:,} digits"
+# What `json` says of a fault, and what that means.
+_SENTENCES = {
+    "Unterminated string starting at": 'a closing " of the string that begins here',
+    "Invalid \\escape": r"one of the escapes \" \\ \/ \b \f \n \r \t \uXXXX",
+    "Invalid \\uXXXX escape": r"four hexadecimal digits after \u",
+    "Extra data": "nothing after the end of the value",
+}
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
@@ -37,20 +50,25 @@ def parse_object(text: str | bytes, where: str) -> Mapping[str, Any]:
     value, problems = attempt(text, where=where)
     if not isinstance(value, dict):
         raise ConfigError(problems or Problem(where=where, got=show(value), expected="a JSON object"))
+    if too_long := [problem for problem in problems if problem.expected == _FEWER_DIGITS]:
+        raise ConfigError(too_long)
     return value
 
 
-def attempt(text: str | bytes, *, where: str, yaml: bool = False, line: int = 0) -> tuple[Any, list[Problem]]:
+def attempt(
+    text: str | bytes, *, where: str, yaml: bool = False, line: int = 0, column: int = 1, root: str | None = None
+) -> tuple[Any, list[Problem]]:
     """(data, faults); the data is None when the text is malformed, and holds the last one of a key given twice.
 
     Args:
         text: bytes are UTF-8.
-        line: of JSON that is one line of the file `where`: its number; 0 for a whole file.
+        line, column: where JSON that is a part of the file `where` begins in it, from 1; 0 for a whole file.
+        root: place of the value of JSON, which the places of faults in it begin with; None is the file's.
     """
     place = f"{where}, line {line}" if line else where
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
-        return _yaml(text, where) if yaml else _json(text, where, line)
+        return _yaml(text, where) if yaml else _json(text, where, line, column, f"{where}:" if root is None else root)
     except UnicodeDecodeError as error:
         return None, [no_utf8(error, place, error.start)]
     except RecursionError:
@@ -77,31 +95,117 @@ def dump_yaml(data: Any) -> str:
     return str(yaml.dump(plain, Dumper=dumper_class, sort_keys=False, allow_unicode=True, width=120))
 
 
-def strict(where: str, problems: list[Problem]) -> json.JSONDecoder:
-    """A decoder that notes in `problems` what `json` lets pass: a key twice in an object, NaN and infinity."""
+class Decoder:
+    """Decodes JSON and finds what `json` lets pass or cannot name: keys given twice, NaN, infinity, huge integers.
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        read, keys = dict(pairs), set[str]()
+    Args:
+        strict: whether a control character in a string is an error; else it is part of the string.
+    """
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self._unfit: list[_Unfit] = []
+        self._twice: list[tuple[dict[str, Any], str]] = []
+        words: dict[str, Any] = {"object_pairs_hook": self._object, "parse_constant": self._constant}
+        self._quick = json.JSONDecoder(**words, strict=strict)
+        self._bounded = json.JSONDecoder(**words, strict=strict, parse_int=self._integer)
+
+    def raw_decode(self, text: str, begin: int = 0) -> tuple[Any, int]:
+        """The value that starts at `begin`, not yet `settled`, and where it ends.
+
+        Raises JSONDecodeError for what is malformed, RecursionError for what is nested too deeply.
+        """
+        for decoder in (self._quick, self._bounded):
+            del self._unfit[:], self._twice[:]
+            try:
+                return decoder.raw_decode(text, begin)
+            except json.JSONDecodeError:
+                raise
+            except ValueError:  # an integer with more digits than Python reads
+                if decoder is self._bounded:
+                    raise
+        raise AssertionError
+
+    def settled(self, value: Any, root: str) -> tuple[Any, list[Problem]]:
+        """The value with null for what is no JSON, and every fault of it with its place.
+
+        Args:
+            value: the last one decoded.
+            root: place of the value itself.
+        """
+        if not self._unfit and not self._twice:
+            return value, []
+        holder = {"": value}
+        problems = []
+        keys: dict[int, list[str]] = {}
+        for found, key in self._twice:
+            keys.setdefault(id(found), []).append(key)
+        left: list[tuple[Any, Any, str]] = [(holder, "", root)]
+        while left:
+            parent, key, place = left.pop()
+            node = parent[key]
+            if isinstance(node, _Unfit):
+                parent[key] = None
+                problems.append(Problem(where=place.removesuffix(":"), got=node.got, expected=node.expected))
+            for twice in keys.get(id(node), ()):
+                got = f"the key {show(twice)} twice"
+                problems.append(Problem(where=place.removesuffix(":"), got=got, expected="each key of an object once"))
+            inner = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
+            left += [(node, name, at(place, name)) for name, _ in reversed(inner)]
+        return holder[""], problems
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        read = dict(pairs)
         if len(read) < len(pairs):
+            seen = set[str]()
             for key, _ in pairs:
-                if key in keys:
-                    got = f"the key {show(key)} twice in {show(read)}"
-                    problems.append(Problem(where=where, got=got, expected="each key of an object once"))
-                keys.add(key)
+                if key in seen:
+                    self._twice.append((read, key))
+                seen.add(key)
         return read
 
-    def refuse(word: str) -> Any:
-        problems.append(Problem(where=where, got=word, expected="a finite number, as JSON demands"))
+    def _constant(self, word: str) -> _Unfit:
+        return self._not(word, "a finite number, as JSON demands")
 
-    return json.JSONDecoder(object_pairs_hook=once, parse_constant=refuse)
+    def _integer(self, digits: str) -> Any:
+        if len(digits) <= _DIGITS:
+            return int(digits)
+        return self._not(f"an integer of {len(digits.removeprefix('-')):,} digits", _FEWER_DIGITS)
+
+    def _not(self, got: str, expected: str) -> _Unfit:
+        self._unfit.append(_Unfit(got, expected))
+        return self._unfit[-1]
+
+
+@attrs.frozen
+class _Unfit:
+    """What stands in a decoded value for what is no JSON."""
+
+    got: str
+    expected: str
 
 
 def syntax(error: json.JSONDecodeError, where: str, line: int = 1, column: int = 1) -> Problem:
     """What is malformed and where, in a text that starts at this line and column of its file."""
-    expected = error.msg.removeprefix("Expecting ") if error.msg.startswith("Expecting ") else f"JSON: {error.msg}"
+    expected = _whole_sentence(error)
     place = line + error.lineno - 1, error.colno + (column - 1 if error.lineno == 1 else 0)
     begin = error.doc.rfind("\n", 0, error.pos) + 1
     return _syntax("JSON", where, error.doc[begin:].split("\n", 1)[0], error.pos - begin, *place, expected)
+
+
+def _beyond_space(text: str, begin: int) -> int:
+    space = _SPACE.match(text, begin)
+    return space.end() if space else begin
+
+
+def _whole_sentence(error: json.JSONDecodeError) -> str:
+    """What is expected, where `json` says half a sentence that the place is to complete."""
+    if error.msg.startswith("Expecting "):
+        return error.msg.removeprefix("Expecting ")
+    if error.msg.startswith("Invalid control character"):
+        code = ord(error.doc[error.pos])
+        short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(chr(code), f"\\u{code:04x}")
+        return f"{short} for the control character U+{code:04X} in a string"
+    return f"JSON: {_SENTENCES.get(error.msg.split(':')[0], error.msg)}"
 
 
 def no_utf8(error: UnicodeDecodeError, where: str, offset: int) -> Problem:
@@ -110,15 +214,15 @@ def no_utf8(error: UnicodeDecodeError, where: str, offset: int) -> Problem:
     return Problem(where=where, got=got, expected="text in UTF-8")
 
 
-def _json(text: str, where: str, line: int) -> tuple[Any, list[Problem]]:
-    problems: list[Problem] = []
-    place = f"{where}, line {line}" if line else where
+def _json(text: str, where: str, line: int, column: int, root: str) -> tuple[Any, list[Problem]]:
+    decoder = Decoder()
     try:
-        return strict(place, problems).decode(text), problems
+        value, end = decoder.raw_decode(text, _beyond_space(text, 0))
+        if (rest := _beyond_space(text, end)) < len(text):
+            raise json.JSONDecodeError("Extra data", text, rest)
     except json.JSONDecodeError as error:
-        return None, [syntax(error, where, line or 1)]
-    except ValueError as error:  # an integer of thousands of digits
-        return None, [Problem(where=place, got="malformed JSON", expected=str(error))]
+        return None, [syntax(error, where, line or 1, column)]
+    return decoder.settled(value, root)
 
 
 def _yaml(text: str, where: str) -> tuple[Any, list[Problem]]:
@@ -180,7 +284,7 @@ def _scalar(text: str) -> Any:
 def _syntax(language: str, where: str, source: str, at: int, line: int, column: int, expected: str) -> Problem:
     """`source` is the line of the fault and `at` its place there."""
     first = max(0, at - 59)
-    shown = source[first : first + 100].replace("\t", " ").rstrip("\r")
+    shown = source[first : first + 100].replace("\t", " ").rstrip("\r").translate(_VISIBLE)
     hint = f"    {shown}\n    {' ' * (at - first)}^"
     place = f"{where}, line {line}, column {column}"
     return Problem(where=place, got=f"malformed {language}", expected=expected, hint=hint)

@@ -120,11 +120,15 @@ def _whole(arg: str) -> bool:
 def _read(key: str, value: str) -> Mapping[str, Any]:
     """The settings in JSON, or in a file of JSON or YAML. Raises ConfigError with what is wrong."""
     text: str | bytes = value
+    from framework.deployment import building
+    from framework.io.reading import open_input
+
     where, path = key, Path(value).expanduser()
     if not value.startswith("{"):
         where = str(path)
         try:
-            text = path.read_bytes()
+            with open_input(path, building.say) as file:
+                text = file.read()
         except OSError as error:
             hint = f"in a sweep over several, files of your own in MULTISTAGE_CONFIG_DIR/{key}/ are {key}=a,b"
             got, expected = error.strerror or str(error), "a file of JSON or YAML"

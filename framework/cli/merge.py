@@ -26,9 +26,10 @@ def _command() -> int:
 
 
 def _merge(shards: list[Path], out: Path) -> int:
+    from framework.deployment.building import say
     from framework.io.responses import merge_predictions
 
-    failed = merge_predictions(shards, out)
+    failed = merge_predictions(shards, out, say)
     print(f"{failed or 'no'} request{'s' * (failed > 1)} failed: {out}", file=sys.stderr)
     return 1 if failed else 0
 

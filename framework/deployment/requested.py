@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from framework.deployment.building import say
 from framework.deployment.config import FILE, InferenceConfig
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.request import Request
 from framework.graph.model import Graph
 from framework.io.predictions import FOLDER_FILES
+from framework.io.reading import open_input
 from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
 from framework.io.sampling import by_role, require
 from framework.parsing import no_utf8
@@ -64,7 +67,7 @@ def _speech(config: InferenceConfig) -> dict[str, str]:
 def file_of(config: InferenceConfig) -> RequestFile:
     """The request file. Raises ConfigError with its faults."""
     assert config.input_file is not None
-    return load_requests(config.input_file, defaults=defaults_of(config))
+    return load_requests(config.input_file, defaults=defaults_of(config), waiting=say)
 
 
 def single_request(config: InferenceConfig) -> RequestFile:
@@ -181,7 +184,8 @@ def _read_prompt(name: str) -> str:
     """Text of a file, or of standard input for `-`; the last line end is not part of it."""
     where = f"prompt_file {name}"
     try:
-        with open(0 if name == "-" else name, encoding="utf-8", closefd=name != "-") as file:
+        source = open(0, "rb", closefd=False) if name == "-" else open_input(Path(name), say)  # noqa: SIM115
+        with TextIOWrapper(source, encoding="utf-8") as file:
             text = file.read()
     except UnicodeDecodeError as error:
         raise ConfigError(no_utf8(error, where, error.start)) from error

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import attrs
 
 from framework.errors import ConfigError, Problem, at
-from framework.parsing import no_utf8, strict, syntax
+from framework.parsing import Decoder, no_utf8, syntax
 from framework.schema import show
 
 BLOCK = 1 << 16  # bytes read at once
@@ -28,7 +28,9 @@ class Found:
     Attributes:
         index: of an item; None for a value that is none.
         offset, length: its place in the file, in bytes.
-        problems: keys given twice in it, and numbers that JSON does not have.
+        line, column: where it begins, from 1.
+        problems: what is wrong with it alone: keys given twice, numbers that JSON does not have or that are too long,
+            control characters in a string.
     """
 
     key: str
@@ -36,6 +38,8 @@ class Found:
     index: int | None
     offset: int
     length: int
+    line: int
+    column: int
     problems: tuple[Problem, ...]
 
 
@@ -68,9 +72,9 @@ def walk(file: BinaryIO, where: str, long: str) -> Iterator[Found]:
                 empty = False
                 yield text.found(key, index, at(place, index))
             if empty:
-                yield Found(key, [], None, 0, 0, ())
+                yield Found(key, [], None, 0, 0, 0, 0, ())
         else:
-            yield text.found(key, None, where)
+            yield text.found(key, None, at(f"{where}:", key) if where else key)
     text.expect_end()
 
 
@@ -80,12 +84,11 @@ class _Window:
     def __init__(self, file: BinaryIO, where: str) -> None:
         self._file = file
         self._where = where
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._problems: list[Problem] = []
-        self._json = strict(where, self._problems)
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._json, self._lenient = Decoder(), Decoder(strict=False)
         self._text, self._at = "", 0
         self._line = self._column = 1  # of the text's first sign
-        self._byte = 0  # of the place that has been reached
+        self._byte, self._here = 0, (1, 1)  # offset, line and column of the place that has been reached
         self._read = 0  # bytes
         self._ended = False
 
@@ -115,31 +118,51 @@ class _Window:
             self.expect(",")
 
     def value(self) -> Any:
+        """The next value. Raises ConfigError for anything wrong with it."""
+        found = self.found("", None, f"{self._where}:")
+        if found.problems:
+            raise ConfigError(found.problems)
+        return found.value
+
+    def found(self, key: str, index: int | None, root: str) -> Found:
+        """The next value and what is wrong with it alone. Raises ConfigError where its end cannot be told."""
+        self.peek()
+        begin, (line, column) = self._byte, self._here
+        value, problems = self._value(root)
+        return Found(key, value, index, begin, self._byte - begin, line, column, tuple(problems))
+
+    def _value(self, root: str) -> tuple[Any, list[Problem]]:
         while True:
-            del self._problems[:]
             try:
-                value, end = self._json.raw_decode(self._text, self._at)
+                value, end, problems = self._decoded(root)
             except json.JSONDecodeError as error:
                 going_on = error.msg.startswith("Unterminated string") or error.pos > len(self._text) - _MARGIN
                 if self._ended or not going_on:
-                    raise self._told(error) from error
-            except (RecursionError, ValueError) as error:  # an integer of thousands of digits
-                deep = isinstance(error, RecursionError)
-                got = "brackets nested too deeply" if deep else "malformed JSON"
-                expected = "a document of sane depth" if deep else str(error)
+                    raise self._told(error.__cause__ or error) from error
+            except RecursionError as error:
+                got, expected = "brackets nested too deeply", "a document of sane depth"
                 raise ConfigError(Problem(where=self._where, got=got, expected=expected)) from error
             else:
                 if self._ended or end <= len(self._text) - _MARGIN:
                     self._go(end)
-                    return value
+                    return value, problems
             self._more()
 
-    def found(self, key: str, index: int | None, where: str) -> Found:
-        self.peek()
-        begin = self._byte
-        value = self.value()
-        problems = tuple(attrs.evolve(problem, where=where) for problem in self._problems)
-        return Found(key, value, index, begin, self._byte - begin, problems)
+    def _decoded(self, root: str) -> tuple[Any, int, list[Problem]]:
+        """The value that begins here as far as the text goes, where it ends, and what is wrong with it alone."""
+        try:
+            value, end = self._json.raw_decode(self._text, self._at)
+            value, problems = self._json.settled(value, root)
+            return value, end, problems
+        except json.JSONDecodeError as error:
+            if not error.msg.startswith("Invalid control character"):
+                raise
+            fault = error
+        try:  # beyond it: the value ends where it would without the fault
+            value, end = self._lenient.raw_decode(self._text, self._at)
+        except json.JSONDecodeError as error:
+            raise error from fault
+        return value, end, [self._problem(fault)]
 
     def expect(self, sign: str) -> None:
         if self.peek() != sign:
@@ -153,22 +176,26 @@ class _Window:
     def fault(self, message: str) -> ConfigError:
         return self._told(json.JSONDecodeError(message, self._text, self._at))
 
-    def _told(self, error: json.JSONDecodeError) -> ConfigError:
-        return ConfigError(syntax(error, self._where, self._line, self._column))
+    def _told(self, error: Any) -> ConfigError:
+        return ConfigError(self._problem(error))
+
+    def _problem(self, error: json.JSONDecodeError) -> Problem:
+        return syntax(error, self._where, self._line, self._column)
 
     def _go(self, to: int) -> None:
         passed = self._text[self._at : to]
         self._byte += len(passed) if passed.isascii() else len(passed.encode())
+        self._here = _after(passed, *self._here)
         self._at = to
 
     def _more(self) -> None:
         """Let go of what is done with, and take in as much again as is left, or a block."""
         kept = max(0, self._at - _SHOWN)
         used, rest = self._text[:kept], self._text[kept:]
-        lines = used.count("\n")
-        self._column = len(used) - used.rfind("\n") if lines else self._column + len(used)
-        self._line += lines
-        block = self._file.read(max(BLOCK, len(rest)))
+        self._line, self._column = _after(used, self._line, self._column)
+        block = self._file.read(max(BLOCK, len(rest), len(codecs.BOM_UTF8)))
+        if not self._read and block.startswith(codecs.BOM_UTF8):
+            self._byte = len(codecs.BOM_UTF8)
         self._read += len(block)
         self._ended = not block
         try:
@@ -176,3 +203,9 @@ class _Window:
         except UnicodeDecodeError as error:
             offset = self._read - len(error.object) + error.start
             raise ConfigError(no_utf8(error, self._where, offset)) from error
+
+
+def _after(text: str, line: int, column: int) -> tuple[int, int]:
+    """Line and column behind a text that begins at these."""
+    lines = text.count("\n")
+    return line + lines, len(text) - text.rfind("\n") if lines else column + len(text)

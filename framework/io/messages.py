@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def _read_short_form(found: Conversation, given: Mapping[str, Any], where: str, 
         return
     for role in ("system", "user"):
         keys = [key for key in given if (key == "system") == (role == "system")]
-        parts = [(where, part) for key in keys for part in _short_parts(key, given[key])]
+        parts = [(_Place(where, key), part) for key in keys for part in _short_parts(key, given[key])]
         if parts:
             found.messages.append({"role": role, "content": _read_parts(found, parts, folder)})
 
@@ -123,14 +124,26 @@ def _read_messages(found: Conversation, value: Any, where: str, folder: Path) ->
             found.problems.append(Problem(where=f"{place}.content", got=got, expected=f"at most {MAX_PARTS}"))
             continue
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        read = _read_parts(found, [(f"{place}.content[{index}]", part) for index, part in enumerate(parts)], folder)
+        read = _read_parts(found, [(_Place(f"{place}.content[{n}]"), part) for n, part in enumerate(parts)], folder)
         found.messages.append({"role": message.get("role"), "content": read})
 
 
-def _read_parts(found: Conversation, parts: Iterable[tuple[str, Any]], folder: Path) -> list[dict[str, Any]]:
+@attrs.frozen
+class _Place:
+    """Where a part stands; one of the short form is the value of the request's own key `spelled`."""
+
+    where: str
+    spelled: str = ""
+
+    def of(self, key: str) -> str:
+        return f"{self.where}.{self.spelled or key}"
+
+
+def _read_parts(found: Conversation, parts: Iterable[tuple[_Place, Any]], folder: Path) -> list[dict[str, Any]]:
     """The parts, each given with its place."""
     read = []
-    for place, part in parts:
+    for spelled, part in parts:
+        place = spelled.where
         problem = f.OBJECT.problem(place, part) or _PART_TYPE.problem(f"{place}.type", part.get("type"))
         if problem:
             found.problems.append(problem)
@@ -144,28 +157,35 @@ def _read_parts(found: Conversation, parts: Iterable[tuple[str, Any]], folder: P
             found.problems.append(Problem(where=place, got=got, expected=f"one of {', '.join(sources)}"))
         required = () if given else sources[:1]
         if _check_keys(found, part, {"type": _PART_TYPE, **keys}, place, required=required):
-            read.append(_found_on_disk(found, part, kind, place, folder))
+            read.append(_found_on_disk(found, part, kind, spelled, folder))
     return read
 
 
-def _found_on_disk(found: Conversation, part: dict[str, Any], kind: str, where: str, folder: Path) -> dict[str, Any]:
+def _found_on_disk(found: Conversation, part: dict[str, Any], kind: str, place: _Place, folder: Path) -> dict[str, Any]:
     """The part with its paths made absolute; a text part as it is."""
     if kind == "text":
         size = len(part["text"].encode())
         if size > MAX_TEXT:
-            problem = Problem(where=f"{where}.text", got=f"{size} bytes", expected=f"at most {MAX_TEXT}")
+            problem = Problem(where=place.of("text"), got=f"{size} bytes", expected=f"at most {MAX_TEXT}")
             found.problems.append(problem)
         return dict(part)
     key = next(key for key in _SOURCES.get(kind, (kind,)) if key in part)
     named = part[key] if isinstance(part[key], list) else [part[key]]
     paths = [str((folder / name).absolute()) for name in named]
     for name, path in zip(named, paths, strict=True):
-        missing = not name or not Path(path).exists()
-        if missing or (Path(path).is_dir() and key != "video"):  # a video may be a folder of frames
-            expected = "a file that exists" if missing else "a file, not a folder"
-            found.problems.append(Problem(where=f"{where}.{key}", got=repr(name), expected=expected))
+        if expected := _amiss(name, path, folder_too=key == "video"):  # a video may be a folder of frames
+            found.problems.append(Problem(where=place.of(key), got=repr(name), expected=expected))
     found.media[kind] = (*found.media.get(kind, ()), *paths)
     return {**part, key: paths if isinstance(part[key], list) else paths[0]}
+
+
+def _amiss(name: str, path: str, *, folder_too: bool) -> str:
+    """What is expected of a file that is read more than once, where `path` is none; else empty."""
+    if not name or not os.path.exists(path):
+        return "a file that exists"
+    if os.path.isdir(path):
+        return "" if folder_too else "a file, not a folder"
+    return "" if os.path.isfile(path) else "a regular file, not a pipe or device"
 
 
 def _check_keys(

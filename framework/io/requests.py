@@ -25,6 +25,7 @@ from framework.execution.request import Request
 from framework.io import fields as f
 from framework.io.jsonstream import walk
 from framework.io.messages import SHORT_FORMS, VIDEO_SETTINGS, read_conversation
+from framework.io.reading import open_input
 from framework.io.sampling import FLAT, Roles, by_role, overlay
 from framework.parsing import attempt
 from framework.schema import show
@@ -168,10 +169,18 @@ class _Lazy(Sequence[Request | Rejected]):
         return self._read(index)
 
 
-def load_requests(source: Path | Mapping[str, Any], *, defaults: Defaults | None = None) -> RequestFile:
+def load_requests(
+    source: Path | Mapping[str, Any],
+    *,
+    defaults: Defaults | None = None,
+    waiting: Callable[[str], None] = lambda what: None,
+) -> RequestFile:
     """Read a request file, or the same as a mapping.
 
     Paths of media are taken relative to the folder of the file.
+
+    Args:
+        waiting: told what is waited for, when the file is a pipe that nobody has written to yet.
 
     Raises:
         ConfigError: every fault of the file as a whole.
@@ -184,56 +193,63 @@ def load_requests(source: Path | Mapping[str, Any], *, defaults: Defaults | None
             for index, raw in enumerate(source["requests"])
         )
         return RequestFile(name="", batch_size=source.get("batch_size"), entries=entries)
-    name, file = str(source), _open(source)
-    places = _Places()
-    if source.suffix.lower() == ".jsonl":
+    name, file = str(source), _open(source, waiting)
+    places, by_line = _Places(), source.suffix.lower() == ".jsonl"
+    if by_line:
         content: dict[str, Any] = {"requests": []}
         for line, text in enumerate(file, 1):
             if not text.isspace():
-                places.add(file.tell() - len(text), len(text.rstrip()), line)
+                places.add(file.tell() - len(text), len(text.rstrip()), line, 1)
     else:
         content = {}
         for found in walk(file, name, "requests"):
             if found.index is not None:
                 content["requests"] = []
-                places.add(found.offset, found.length, 0)
+                places.add(found.offset, found.length, found.line, found.column)
             elif found.problems:
                 raise ConfigError(found.problems)
             else:
                 content[found.key] = found.value
-    shared = defaults.under(_read_top(content, f"{name}:", len(places.offsets)))
+    shared = defaults.under(_read_top(content, f"{name}:", len(places)))
 
     def read(index: int) -> Request | Rejected:
-        line = places.lines[index]
-        where = f"{name}, line {line}: request" if line else f"{name}: requests[{index}]"
-        file.seek(places.offsets[index])
-        return _read_text(file.read(places.lengths[index]), index, shared, source.parent, name, where, line)
+        offset, length, line, column = places[index]
+        where = f"{name}, line {line}: request" if by_line else f"{name}: requests[{index}]"
+        file.seek(offset)
+        raw, problems = attempt(file.read(length), where=name, line=line, column=column, root=where)
+        if problems:
+            return Rejected(index=index, error=ConfigError(problems), raw=raw)
+        return read_request(raw, index, shared, source.parent, where)
 
     file.seek(0)
     return RequestFile(
         name=name,
         batch_size=content.get("batch_size"),
-        entries=_Lazy(len(places.offsets), read),
+        entries=_Lazy(len(places), read),
         digest=hashlib.file_digest(file, "sha256").hexdigest(),
     )
 
 
 class _Places:
-    """Where in a file the requests are: offset and length in bytes, and the line of JSON lines (else 0)."""
+    """Where in a file the requests are: offset and length in bytes, line and column from 1."""
 
     def __init__(self) -> None:
-        self.offsets, self.lengths, self.lines = array("Q"), array("Q"), array("Q")
+        self._numbers = array("Q")
 
-    def add(self, offset: int, length: int, line: int) -> None:
-        self.offsets.append(offset)
-        self.lengths.append(length)
-        self.lines.append(line)
+    def __len__(self) -> int:
+        return len(self._numbers) // 4
+
+    def __getitem__(self, index: int) -> array[int]:
+        return self._numbers[4 * index : 4 * index + 4]
+
+    def add(self, offset: int, length: int, line: int, column: int) -> None:
+        self._numbers.extend((offset, length, line, column))
 
 
-def _open(path: Path) -> BufferedReader:
+def _open(path: Path, waiting: Callable[[str], None]) -> BufferedReader:
     """The file, which stays open; what cannot be read twice, such as a pipe, is copied first. Raises ConfigError."""
     try:
-        file = path.open("rb")
+        file = open_input(path, waiting)
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file
         with file, tempfile.NamedTemporaryFile() as copy:
@@ -256,16 +272,6 @@ def _read_top(content: Mapping[str, Any], where: str, requests: int) -> _Setting
     if top.problems:
         raise ConfigError(top.problems)
     return top
-
-
-def _read_text(
-    text: bytes, index: int, defaults: Defaults, folder: Path, name: str, where: str, line: int
-) -> Request | Rejected:
-    """The request that `text` is, at the place `where` of the file `name`."""
-    raw, problems = attempt(text, where=name if line else where, line=line)
-    if problems:
-        return Rejected(index=index, error=ConfigError(problems), raw=raw)
-    return read_request(raw, index, defaults, folder, where)
 
 
 def read_request(raw: Any, index: int, defaults: Defaults, folder: Path, where: str) -> Request | Rejected:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from framework.errors import ConfigError, Problem
 from framework.io.jsonstream import walk
+from framework.io.reading import open_input
 from framework.schema import show
 from framework.writing import not_a_file, write_text
 
@@ -33,13 +34,13 @@ def document(head: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> I
     yield "\n    ]\n}\n" if number >= 0 else "]\n}\n"
 
 
-def read(path: Path) -> tuple[dict[str, Any], Entries]:
+def read(path: Path, waiting: Callable[[str], None] = lambda what: None) -> tuple[dict[str, Any], Entries]:
     """What stands before the responses of a predictions file, and the responses, read as they are asked for.
 
     Raises ConfigError when it is missing or no JSON object.
     """
     try:
-        file = path.open("rb")
+        file = open_input(path, waiting)
     except OSError as error:
         got = error.strerror or str(error)
         raise ConfigError(Problem(where=str(path), got=got, expected="a predictions file")) from error
@@ -73,8 +74,11 @@ def differences(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None, w
     ]
 
 
-def merge_predictions(paths: Sequence[Path], out: Path) -> int:
+def merge_predictions(paths: Sequence[Path], out: Path, waiting: Callable[[str], None] = lambda what: None) -> int:
     """Put the predictions files of all shards of a run together as `out`, the file that one run had written.
+
+    Args:
+        waiting: told what is waited for, when a file is a pipe that nobody has written to yet.
 
     Returns:
         how many requests failed.
@@ -89,7 +93,7 @@ def merge_predictions(paths: Sequence[Path], out: Path) -> int:
         raise ConfigError(Problem(where="merge", got=f"{out} as a shard too", expected="a file of its own to write"))
     heads, entries = dict[Path, dict[str, Any]](), list[Entries]()
     for path in paths:
-        heads[path], responses = read(path)
+        heads[path], responses = read(path, waiting)
         entries.append(responses)
     if not heads:
         raise ConfigError(Problem(where="merge", got="no file", expected="the predictions of all shards"))

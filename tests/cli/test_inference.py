@@ -8,6 +8,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,45 @@ def test_a_prompt_from_a_file(echo: str, capsys: pytest.CaptureFixture[str]) -> 
     Path("question.txt").write_text("from a file\n")
     assert infer(echo, "prompt_file=question.txt") == 0
     assert capsys.readouterr().out == "from a file\n"
+
+
+def write_late(pipe: Path, text: str) -> None:
+    """Write to a FIFO a while after it was opened for reading."""
+    while True:
+        try:
+            end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # no reader yet
+            time.sleep(0.01)
+        else:
+            time.sleep(0.2)
+            os.write(end, text.encode())
+            return os.close(end)
+
+
+def test_a_pipe_that_nobody_writes_to_is_told_and_waited_for(
+    echo: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framework.io.reading.WAIT_S", 0.01)
+    for setting, content in {
+        "input_file": '{"requests": [{"prompt": "from a pipe"}]}',
+        "prompt_file": "from a pipe\n",
+        "sampling": "seed: 1\n",
+    }.items():
+        pipe = Path(f"{setting}.yaml")
+        os.mkfifo(pipe)
+        writer = threading.Thread(target=write_late, args=[pipe, content])
+        writer.start()
+        other = ["prompt=from a pipe"] * (setting == "sampling")
+        assert infer(echo, f"{setting}={pipe}", *other) == 0
+        assert f"waiting for what is written to '{pipe}', which is a FIFO\n" in capsys.readouterr().err
+        writer.join()
+
+
+def test_a_recording_that_is_a_pipe_is_refused(echo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("question.wav")
+    assert infer(echo, "audio=question.wav") == 2
+    error = capsys.readouterr().err
+    assert error == "error: request.audio: got 'question.wav', expected a regular file, not a pipe or device\n"
 
 
 def test_a_prompt_that_is_no_text(echo: str, capsys: pytest.CaptureFixture[str]) -> None:

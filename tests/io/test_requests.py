@@ -370,3 +370,55 @@ def test_a_pipe_is_read_once_and_then_as_any_file() -> None:
     finally:
         os.close(read)
     assert len(list(loaded.good)) == len(list(loaded.good)) == 2
+
+
+@pytest.mark.parametrize("name", ["requests.json", "requests.jsonl"])
+def test_a_byte_order_mark_is_no_part_of_a_file(name: str, tmp_path: Path) -> None:
+    text = '{"prompt": "a"}' if name.endswith("l") else '{"requests": [{"prompt": "a"}]}'
+    (tmp_path / name).write_text(text, "utf-8-sig")
+    (request,) = load_requests(tmp_path / name).good
+    assert request.fields["messages"][0]["content"][0]["text"] == "a"
+
+
+DIGITS = "9" * 6000
+
+
+@pytest.mark.parametrize(
+    ("request_text", "place", "message"),
+    [
+        ('{"prompt": "b", "seed": ' + DIGITS + "}", ".seed", "got an integer of 6,000 digits, expected at most 4,300"),
+        ('{"prompt": "b", "sampling": {"top_p": NaN}}', ".sampling.top_p", "got NaN, expected a finite number"),
+        ('{"prompt": "b", "prompt": "c"}', "", 'got the key "prompt" twice, expected each key of an object once'),
+        ('{"prompt": "' + "b" * 200_000 + '"}', ".prompt", "got 200000 bytes, expected at most 131072"),
+        ('{"system": "' + "b" * 200_000 + '", "prompt": "b"}', ".system", "got 200000 bytes, expected at most 131072"),
+        ('{"video": ["gone.png"]}', ".video", "got 'gone.png', expected a file that exists"),
+        ('{"prompt": "\\ud800"}', ".prompt", "got U+D800 at character 0, expected valid Unicode"),
+    ],
+)
+@pytest.mark.parametrize("by_line", [True, False])
+def test_a_fault_belongs_to_its_request_and_names_its_key(
+    request_text: str, place: str, message: str, by_line: bool, tmp_path: Path
+) -> None:
+    texts = ['{"prompt": "a"}', request_text, '{"prompt": "c"}']
+    file = tmp_path / ("r.jsonl" if by_line else "r.json")
+    file.write_text("\n".join(texts) if by_line else '{"requests": [' + ",\n".join(texts) + "]}")
+    loaded = load_requests(file)
+    assert [entry.index for entry in loaded.good] == [0, 2]
+    (bad,) = loaded.rejected
+    where = f"{file}, line 2: request" if by_line else f"{file}: requests[1]"
+    assert str(bad.error).startswith(f"{where}{place}: {message}")
+
+
+@pytest.mark.parametrize("by_line", [True, False])
+def test_a_raw_nul_belongs_to_its_request_and_is_shown_at_its_place(by_line: bool, tmp_path: Path) -> None:
+    texts = ['{"prompt": "a"}', '{"prompt": "b\0c"}', '{"prompt": "c"}']
+    file = tmp_path / ("r.jsonl" if by_line else "r.json")
+    file.write_text("\n".join(texts) if by_line else '{"requests": [\n' + ",\n  ".join(texts) + "]}")
+    loaded = load_requests(file)
+    assert [entry.index for entry in loaded.good] == [0, 2]
+    (bad,) = loaded.rejected
+    place = "line 2, column 14" if by_line else "line 3, column 16"
+    told, line, _ = str(bad.error).splitlines()
+    said = r"got malformed JSON, expected \u0000 for the control character U+0000 in a string"
+    assert told == f"{file}, {place}: {said}"
+    assert line.strip() == '{"prompt": "b\N{SYMBOL FOR NULL}c"}'
