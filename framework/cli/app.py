@@ -1,4 +1,4 @@
-"""What every command shares: Hydra's own flags, runs and sweeps, and how errors are told.
+"""What every command shares: Hydra's own flags, runs and sweeps.
 
 Exit status: 0 done · 1 a request failed: a stage refused it, or broke, or its result could not be written · 2 what was
 asked for is wrong, which is told before a request runs · 130 interrupted · 141 the reader of standard output has gone.
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import run_job
 from hydra.types import HydraContext, RunMode
@@ -27,8 +25,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from framework.cli import streams
 from framework.cli.arguments import prepare
 from framework.cli.composition import Composer, key_of, own_folders, values_of
-from framework.errors import ConfigError, MultistageError, Problem
-from framework.writing import Unwritten, after_requests
+from framework.cli.hydra_private import Callbacks, get_args_parser
+from framework.cli.status import check_standard_output, status_of, status_or_interrupted
+from framework.errors import ConfigError, Problem
+from framework.writing import after_requests
 
 
 @attrs.frozen(kw_only=True)
@@ -88,48 +88,13 @@ def leave(command: Callable[[], int]) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that finished results are written
     status = command()
     if status == 0:
-        status = told(check_standard_output)
+        status = status_of(check_standard_output)
     sys.exit(status)
-
-
-def check_standard_output() -> int:
-    """0; raises OSError when something that was written there is lost."""
-    if fault := streams.fault():
-        raise fault
-    return 0
 
 
 def call(command: str, task: Task, argv: Sequence[str], hooks: Hooks | None = None) -> int:
     """`main` without the process: the exit status."""
-    return guarded(lambda: _dispatch(command, task, argv, hooks or Hooks()))
-
-
-def guarded(action: Callable[[], int]) -> int:
-    """The exit status of `action`; our own errors are printed as text on standard error."""
-    try:
-        return told(action)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-
-
-def told(action: Callable[[], int]) -> int:
-    """As `guarded`, for what an interrupt must not be told to."""
-    try:
-        return action()
-    except MultistageError as error:
-        complain(error)
-        return 2
-    except OSError as error:  # an output that cannot be written: a full disk, a folder that is not ours
-        if isinstance(error, BrokenPipeError) and error.filename in (None, streams.STANDARD_OUTPUT):
-            return streams.READER_GONE
-        got = error.strerror or str(error)
-        complain(ConfigError(Problem(where=str(error.filename or "output"), got=got, expected="a place to write to")))
-        return 1 if isinstance(error, Unwritten) else 2
-
-
-def complain(error: Exception) -> None:
-    print(f"error: {error}", file=sys.stderr, flush=True)
+    return status_or_interrupted(lambda: _dispatch(command, task, argv, hooks or Hooks()))
 
 
 def _dispatch(command: str, task: Task, argv: Sequence[str], hooks: Hooks) -> int:
@@ -201,7 +166,9 @@ def _run(composer: Composer, cfg: DictConfig, task: Task, keep: bool, argv: Sequ
     callbacks = Callbacks(cfg)
     callbacks.on_run_start(config=cfg, config_name=cfg.hydra.job.config_name)
     job = run_job(
-        task_function=lambda task_cfg: guarded(lambda: _job(task, task_cfg, command, keep=keep, sweep=False)),
+        task_function=lambda task_cfg: status_or_interrupted(
+            lambda: _job(task, task_cfg, command, keep=keep, sweep=False)
+        ),
         config=cfg,
         job_dir_key="hydra.run.dir",
         job_subdir_key=None,
@@ -225,7 +192,7 @@ def _sweep(composer: Composer, task: Task, hooks: Hooks, options: Sequence[str])
             # A sweep of one: its overrides are in Hydra's grammar, and its outputs lie in its folder.
             alone = ("hydra/sweeper=basic", "hydra/launcher=basic", "hydra.sweeper.params=null")
             command = _shell(composer.command, ["-m", *options, *hydra_cfg.overrides.task, *alone])
-            return told(lambda: _job(task, task_cfg, command, keep=True, sweep=True))
+            return status_of(lambda: _job(task, task_cfg, command, keep=True, sweep=True))
         except Exception:  # a bug of ours: the other jobs shall still run
             traceback.print_exc()
             return 1

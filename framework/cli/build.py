@@ -31,10 +31,11 @@ def task(values: dict[str, Any], run: app.Run) -> int:
 
 def _plan(config: BuildConfig) -> int:
     """Print what the engines would take; status 1 when some would not fit."""
-    from framework.deployment import planning
+    from framework.cli.memory import tell
+    from framework.deployment.planning import process
 
     backend = safe_instantiate(config.backend, "backend", PREFIXES)
-    return planning.tell([*planning.process(backend), *building.plan(config, backend)], backend)
+    return tell([*process(backend), *building.plan(config, backend)], backend)
 
 
 def main() -> NoReturn:

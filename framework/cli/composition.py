@@ -18,7 +18,6 @@ from textwrap import indent
 from typing import Any
 
 from hydra import initialize_config_dir, initialize_config_module
-from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
@@ -29,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from framework.cli.arguments import from_text, quote
+from framework.cli.hydra_private import Hydra, parsed_with_repository
 from framework.deployment.instances import PREFIXES, TARGET, target_problems
 from framework.errors import ConfigError, Problem, closest, nearest
 
@@ -115,8 +115,7 @@ class Composer:
     @cached_property
     def _repository(self) -> Any:
         """The files on the search path. Hydra makes it anew, some 20 ms, whenever it is asked what a group has."""
-        loader: Any = self.hydra.config_loader
-        return loader._parse_overrides_and_create_caching_repo(self.command, self.overrides)[1]
+        return parsed_with_repository(self.hydra.config_loader, self.command, self.overrides)[1]
 
     def check_choice(self, group: str, name: str, *, where: str) -> None:
         """Raise ConfigError when a config group has no such file; `where` is the setting that names it."""

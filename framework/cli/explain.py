@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
-from hydra._internal.defaults_list import create_defaults_list
 from omegaconf import OmegaConf
 
 from framework.cli.composition import Composer
+from framework.cli.hydra_private import create_defaults_list, parsed_with_repository
 from framework.schema import show
 
 
@@ -51,7 +51,7 @@ def _layers(composer: Composer) -> Iterator[tuple[str, Any]]:
     """(source, tree of what it sets) in the order in which they are merged."""
     loader: Any = composer.hydra.config_loader
     # With the repository that knows `hydra.searchpath`, which only the loader makes.
-    parsed, repository = loader._parse_overrides_and_create_caching_repo(composer.command, composer.overrides)
+    parsed, repository = parsed_with_repository(loader, composer.command, composer.overrides)
     defaults = create_defaults_list(
         repo=repository,
         config_name=composer.command,

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-
-import attrs
 
 from framework.cli import app
 from framework.cli.files import error_of, keep, output_of, record_of, run_file
 from framework.cli.folder import describe
-from framework.deployment import building, checks
+from framework.cli.status import check_standard_output, print_error
+from framework.deployment import building
 from framework.deployment.config import InferenceConfig, check_combination
-from framework.deployment.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
+from framework.deployment.instances import PREFIXES
 from framework.deployment.requested import (
     check_outputs,
     check_places,
@@ -26,9 +23,17 @@ from framework.deployment.requested import (
     in_folder,
     single_request,
 )
-from framework.errors import ConfigError, Problem, StageError
-from framework.graph.model import Graph, RunnerDecl, Stage
-from framework.graph.validate import load_checked
+from framework.deployment.system import (
+    Deployed,
+    backend_of,
+    check,
+    deployed,
+    faults_of,
+    kept_executor,
+    make_executor,
+)
+from framework.errors import ConfigError, Problem
+from framework.graph.model import Graph
 from framework.schema import structure
 from framework.writing import after_requests
 
@@ -40,20 +45,6 @@ if TYPE_CHECKING:
     from framework.io.requests import RequestFile
 
 
-@attrs.frozen(kw_only=True)
-class Deployed:
-    """A checked graph and the classes of its runners."""
-
-    folder: Path
-    graph: Graph
-    classes: Mapping[str, type[Any]]
-    prefixes: tuple[str, ...]
-
-    @property
-    def decls(self) -> Mapping[str, RunnerDecl]:
-        return runner_decls(self.classes)
-
-
 def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFIXES) -> int:
     """Exit status of one run; `prefixes` is what a `_target_` may start with."""
     config = settled(values)
@@ -62,7 +53,7 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     check_places(config)
     if config.validate_config:
         system = deployed(config, prefixes)
-        _check(config, system, run)
+        check(config, system, run.choices)
         _print_graph(system.graph)
         return 0
     if config.plan_memory:
@@ -74,14 +65,15 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     begin, profile = time.perf_counter(), Profile()
     file = file_of(config) if config.input_file else single_request(config)
     system = deployed(config, prefixes)
-    _check(config, system, run)
+    check(config, system, run.choices)
     check_outputs(system.graph, config)
-    file = checked(file, _faults(system))
-    run.notes["stages"] = _speakers(system.graph)
+    file = checked(file, faults_of(system))
+    run.notes["stages"] = system.speakers
     if run.folder is not None:
         describe(run.folder, system.graph, run.command)
         run.notes["predictions"] = output_of(config, run.folder)
-    with executor_for(config, system, file.batch_size, run) as executor:
+    open_executor = kept_executor if run.sweep else make_executor
+    with open_executor(config, system, file.batch_size) as executor:
         opened, started = executor.opening_s, time.perf_counter()
         if config.input_file is not None:
             record = record_of(values, config, system.folder, system.graph, file)
@@ -108,126 +100,18 @@ def settled(values: dict[str, Any]) -> InferenceConfig:
     return config
 
 
-def _check(config: InferenceConfig, system: Deployed, run: app.Run) -> None:
-    """Raise ConfigError for settings that this deployment would not heed and engines that do not fit."""
-    checks.check_settings(system.graph, system.decls, config)
-    backend = safe_instantiate(config.backend, "backend", system.prefixes)
-    rebuild = building.command(config, run.choices, system.folder)
-    checks.check_deployment(system.graph, system.folder, backend, rebuild)
-
-
-def _faults(system: Deployed) -> Callable[[Request], list[Problem]]:
-    """What is wrong with a request for this graph, also for the stages it leaves out: known before one is opened."""
-    runners = [(stage, _runner(system, stage)) for stage in system.graph.stages]
-
-    def faults(request: Request) -> list[Problem]:
-        found = checks.request_problems(system.graph, system.decls, request)
-        for stage, runner in runners:
-            sources = {item.name: item.source for item in stage.inputs if item.source.from_request}
-            given = {name: request.fields[it.name] for name, it in sources.items() if it.name in request.fields}
-            try:
-                runner.check_choices(system.folder / stage.artifact, given)
-            except StageError as error:
-                found += error.problems
-        return found
-
-    return faults
-
-
-def deployed(config: InferenceConfig, prefixes: tuple[str, ...] = PREFIXES) -> Deployed:
-    """The graph of the engine folder, fit to run; built first when that was asked for.
-
-    Raises ConfigError or GraphError with every fault of the graph and of the changes to it.
-    """
-    folder = building.engine_dir(config)
-    building.ensure_built(config, folder, config.build_if_missing, prefixes)
-    classes = runner_classes(config.runners, prefixes)
-    stages = _merged(config.deployment.stages, config.stages)
-    graph = load_checked(folder, runner_decls(classes), stages=stages)
-    graph = _with_whole_utterance(graph, classes, config)
-    return Deployed(folder=folder, graph=graph, classes=classes, prefixes=prefixes)
-
-
-def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | None) -> Executor:
-    """An executor whose stages are opened when the first request needs them."""
-    from framework.execution.executor import Executor
-    from framework.execution.runner import OpenContext
-
-    policy, backend = _policy(config, system, batch_size), _backend(config, system)
-
-    def context(stage: Stage) -> OpenContext:
-        artifact = system.folder / stage.artifact
-        batch = min(stage.max_batch, policy.size)
-        return OpenContext(engine_dir=system.folder, artifact=artifact, backend=backend, batch=batch)
-
-    return Executor(
-        system.graph,
-        {stage.id: _runner(system, stage) for stage in system.graph.stages},
-        policy=policy,
-        make_context=context,
-        stream_capacity=config.stream_capacity,
-    )
-
-
-@contextmanager
-def executor_for(config: InferenceConfig, system: Deployed, batch_size: int | None, run: app.Run) -> Iterator[Executor]:
-    """`make_executor` for one run; in a sweep, one that the jobs with the same engines share."""
-    if not run.sweep:
-        with make_executor(config, system, batch_size) as executor:
-            yield executor
-        return
-    from framework.deployment.loaded import opened_with, process
-
-    policy = _policy(config, system, batch_size)
-    key = opened_with(system.folder, system.graph, system.classes, _backend(config, system), policy.size)
-    process.number, process.limit = config.keep_loaded, config.keep_loaded_bytes
-    with process.use(key, lambda: make_executor(config, system, batch_size)) as executor:
-        executor.policy, executor.stream_capacity = policy, config.stream_capacity
-        yield executor
-
-
-def _policy(config: InferenceConfig, system: Deployed, batch_size: int | None) -> Any:
-    size = config.batching.get("size")
-    node = {**config.batching, "size": (batch_size or 1) if size is None else size}
-    return safe_instantiate(node, "batching", system.prefixes)
-
-
-def _backend(config: InferenceConfig, system: Deployed) -> Any:
-    from framework.engines.backend import shared
-
-    return shared(safe_instantiate(config.backend, "backend", system.prefixes), system.folder)
-
-
-def _speakers(graph: Graph) -> dict[str, str]:
-    """Which stage gives the reply's text, and which its sound."""
-    found = ((terminal, graph.stage(terminal.owner)) for terminal in graph.terminals)
-    ports = [(terminal.owner, stage.port(terminal.name)) for terminal, stage in found if stage is not None]
-    return {port.kind: owner for owner, port in ports if port is not None and port.kind in ("text", "audio")}
-
-
-def _runner(system: Deployed, stage: Stage) -> Any:
-    cls = system.classes[stage.runner]
-    settings = cls.decl.config
-    typed = None if settings is None else structure(settings, stage.config, where=f"stages.{stage.id}.config")
-    return cls(stage=stage, config=typed)
-
-
 def _plan_memory(config: InferenceConfig, system: Deployed) -> int:
     """Print what the stages will take; status 1 when some do not fit."""
-    from framework.deployment import planning
+    from framework.cli.memory import tell
+    from framework.deployment.planning import planned
 
-    backend = _backend(config, system)
-    return planning.tell(planning.planned(system.graph, system.folder, backend, config.batching.get("size")), backend)
+    backend = backend_of(config, system)
+    return tell(planned(system.graph, system.folder, backend, config.batching.get("size")), backend)
 
 
 def _list_voices(system: Deployed) -> int:
     """Print what requests may choose by name, a line a choice."""
-    found = [
-        f"{field}: {', '.join(names)}"
-        for stage in system.graph.stages
-        for field, names in _runner(system, stage).choices(system.folder / stage.artifact).items()
-        if names
-    ]
+    found = [f"{field}: {', '.join(names)}" for field, names in system.choices]
     if not found:
         expected = "nothing: no stage of this graph has voices or languages"
         raise ConfigError(Problem(where="list_voices", got="true", expected=expected))
@@ -250,7 +134,7 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
                 sys.stdout.write(chunk.text)
                 sys.stdout.flush()
                 if nothing_else:
-                    app.check_standard_output()
+                    check_standard_output()
 
     written: list[str] = []
     alone = run.choices.get("hydra/launcher", "basic") == "basic"
@@ -264,10 +148,10 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
                 sys.stdout.write("\n" if alone else "".join([*written, "\n"]))
                 sys.stdout.flush()
         for rejected in file.rejected:
-            app.complain(rejected.error)
+            print_error(rejected.error)
         for result in results:
             if not result.ok:
-                app.complain(error_of(result))
+                print_error(error_of(result))
             else:
                 _tell_transcripts(result)
                 _tell_cuts(result)
@@ -278,7 +162,7 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
         if run.folder is not None:
             keep(run.folder / "predictions.json", file, results, config.out_audio)
         else:
-            app.check_standard_output()
+            check_standard_output()
     return results
 
 
@@ -322,33 +206,6 @@ def _print_graph(graph: Graph) -> None:
     print(columns([HEADINGS, *table(graph)]))
     print()
     print(mermaid(graph), end="")
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings of both, at any depth; `over` wins."""
-    both = {**base, **over}
-    nested = [k for k in base if isinstance(base[k], Mapping) and isinstance(over.get(k), Mapping)]
-    return {**both, **{key: _merged(base[key], over[key]) for key in nested}}
-
-
-def _with_whole_utterance(graph: Graph, classes: Mapping[str, type[Any]], config: InferenceConfig) -> Graph:
-    """`whole_utterance` set in the stages whose runner knows it."""
-    if config.whole_utterance is None:
-        return graph
-    takers = [stage for stage in graph.stages if _takes(classes[stage.runner], "whole_utterance")]
-    if not takers:
-        got, expected = str(config.whole_utterance).lower(), "nothing: no stage of this graph vocodes in windows"
-        raise ConfigError(Problem(where="whole_utterance", got=got, expected=expected))
-    changed = {
-        stage.id: attrs.evolve(stage, config={**stage.config, "whole_utterance": config.whole_utterance})
-        for stage in takers
-    }
-    return attrs.evolve(graph, stages=tuple(changed.get(stage.id, stage) for stage in graph.stages))
-
-
-def _takes(cls: type[Any], setting: str) -> bool:
-    settings = cls.decl.config
-    return settings is not None and setting in attrs.fields_dict(settings)
 
 
 def after_sweep(folder: Path, cfg: DictConfig) -> int:

@@ -19,10 +19,9 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from framework.cli.hydra_private import BASIC_LAUNCHER
 from framework.deployment.instances import TARGET, class_of
 from framework.errors import ConfigError, Problem
-
-_BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
 def make_sweeper(cfg: DictConfig, context: HydraContext, task: Callable[..., Any]) -> Any:
@@ -41,7 +40,7 @@ def make_sweeper(cfg: DictConfig, context: HydraContext, task: Callable[..., Any
     if launcher is not None:
         plain = copy.deepcopy(cfg)
         with read_write(plain.hydra), open_dict(plain.hydra):
-            plain.hydra.launcher = {TARGET: _BASIC}
+            plain.hydra.launcher = {TARGET: BASIC_LAUNCHER}
     sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=task, config=plain)
     if launcher is not None:
         sweeper.launcher, sweeper.config = launcher, cfg  # the time in a folder's name is resolved once, in `cfg`

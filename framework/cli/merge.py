@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from framework.cli import app
+from framework.cli.status import status_or_interrupted
 
 
 def main() -> NoReturn:
-    app.leave(lambda: app.guarded(_command))
+    app.leave(lambda: status_or_interrupted(_command))
 
 
 def _command() -> int:

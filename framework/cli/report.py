@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from framework.cli import app
+from framework.cli.status import status_of
 from framework.deployment import building
 from framework.deployment.config import Paths, ReportConfig, ReportOptions
 from framework.errors import ConfigError, Problem
@@ -44,7 +45,7 @@ def make(folder: Path, options: ReportOptions, paths: Paths) -> tuple[Sweep, int
     sweep, status = collect(folder), 0
     if options.transcribe is not None:
         name = options.transcribe
-        status = app.told(lambda: _transcribe(sweep, name, paths))
+        status = status_of(lambda: _transcribe(sweep, name, paths))
         sweep = collect(folder)
     table.save_csv(sweep, folder / table.CSV)
     missing = table.save_parquet(sweep, folder / table.PARQUET)
@@ -100,8 +101,8 @@ def _transcribe(sweep: Sweep, deployment: str, paths: Paths) -> int:
     """Let a deployment hear what it has not heard yet. Raises ConfigError when there is none of this name, also where
     there is nothing to hear; when it cannot be had; and when it hears nothing at all."""
     from framework.cli.composition import Composer, own_folders, values_of
-    from framework.cli.inference import deployed, make_executor
     from framework.deployment.config import InferenceConfig
+    from framework.deployment.system import deployed, make_executor
     from framework.graph.routes import unread_fields
     from framework.sweeps.transcripts import missing, transcribe
 

@@ -17,17 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.config_repository import CachingConfigRepository
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.app import complain
 from framework.cli.composition import Composer, problems_of, values_of
+from framework.cli.hydra_private import CachingConfigRepository, Callbacks
 from framework.cli.launchers import make_sweeper
+from framework.cli.status import print_error
 from framework.errors import ConfigError, Problem
 from framework.sweeps.record import FILE_NAME, MARK, write
 from framework.writing import after_requests, naming
@@ -95,7 +94,7 @@ def sweep(composer: Composer, job: Callable[[DictConfig], int], check: Check) ->
             if not any(folder.rglob(FILE_NAME)):
                 _unclaim(folder)
                 raise stopped from error
-            complain(stopped)  # what the other jobs did is on disk
+            print_error(stopped)  # what the other jobs did is on disk
             codes = [1]
         else:
             codes = [int(result.return_value) for batch in batches for result in batch]

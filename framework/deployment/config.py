@@ -217,6 +217,35 @@ def check_combination(config: InferenceConfig) -> None:
         raise ConfigError(problems)
 
 
+# What a command does once, and ends.
+_COMMANDS = (
+    "input_file",
+    "resume",
+    "validate_config",
+    "list_voices",
+    "plan_memory",
+    "list_deployments",
+    "dump_profile",
+)
+
+
+def check_standing(config: InferenceConfig) -> None:
+    """For a deployment that is opened without a request: raise ConfigError for what belongs to one, or to a command."""
+    given = [key for key in (*ONE_REQUEST, *FILE, *_COMMANDS) if getattr(config, key) not in (None, False)]
+    problems = [
+        Problem(where=key, got=_shown(getattr(config, key)), expected="nothing: it belongs to a request or a command")
+        for key in given
+        if key not in _NOT_YET
+    ]
+    problems += [
+        Problem(where=key, got=_shown(getattr(config, key)), expected=f"nothing: {why}")
+        for key, why in _NOT_YET.items()
+        if getattr(config, key)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
 def _shard_problems(config: InferenceConfig) -> list[Problem]:
     problems = []
     shard, file = config.shard, config.input_file is not None

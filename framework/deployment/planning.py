@@ -1,21 +1,18 @@
-"""`plan_memory=true`: what every stage will take and whether it fits, before anything is loaded."""
+"""What every stage will take and whether it fits, before anything is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
-from framework.cli.text import columns
 from framework.engines import manifest
 from framework.engines.backend import Backend
 from framework.engines.footprint import Footprint, footprint
 from framework.graph.model import Graph
 
-HEADINGS = ("stage", "engine", "rows", "weights", "caches", "activations", "total")
 PROCESS = 75_000_000  # Python and its libraries, on the host
-NOTE = "estimated; caches with every row full, activations of the largest call"
 
 
 @attrs.frozen(kw_only=True)
@@ -55,13 +52,6 @@ def process(backend: Backend) -> list[Planned]:
     return [Planned(stage="", engine="(process)", takes=takes)] if backend.shares_host_memory else []
 
 
-def tell(plan: Sequence[Planned], backend: Backend) -> int:
-    """Print the report; 1 when something does not fit."""
-    free = backend.free_memory()
-    print(report(plan, free, backend.place))
-    return 1 if too_much(plan, free) else 0
-
-
 def _engine(folder: Path, artifact: Path, rows: int, stage: str = "") -> Planned:
     takes = footprint(manifest.read(artifact), rows)
     return Planned(stage=stage, engine=artifact.relative_to(folder).as_posix(), rows=rows, takes=takes)
@@ -75,27 +65,3 @@ def too_much(plan: Sequence[Planned], free: int) -> list[str]:
         if used > free:
             names.append(item.stage or item.engine)
     return names
-
-
-def report(plan: Sequence[Planned], free: int, place: str) -> str:
-    """A table, and a sentence that says whether it fits."""
-    sums = Footprint(
-        **{name: sum(getattr(i.takes, name) for i in plan) for name in ("weights", "states", "activations")}
-    )
-    rows = [(i.stage or "-", i.engine, str(i.rows or ""), *_sizes(i.takes)) for i in plan]
-    outside = too_much(plan, free)
-    said = f"does not fit: {', '.join(outside)}" if outside else "fits"
-    return "\n".join(
-        [columns([HEADINGS, *rows, ("all", "", "", *_sizes(sums))]), f"free on {place}: {_size(free)}; {said} ({NOTE})"]
-    )
-
-
-def _sizes(takes: Footprint) -> Iterator[str]:
-    return map(_size, (takes.weights, takes.states, takes.activations, takes.total))
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}" if unit == "GB" else f"{count / size:.0f} {unit}"
-    return f"{count / 1000:.0f} kB"

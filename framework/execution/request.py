@@ -38,7 +38,7 @@ class Request:
     terminals: tuple[str, ...] = ()
     given: Mapping[str, Any] = attrs.field(factory=dict)
     options: Mapping[str, Any] = attrs.field(factory=dict)
-    priority: int = 0
+    priority: int = attrs.field(default=0, validator=v.instance_of(int))
     deadline_s: float | None = attrs.field(default=None, validator=v.optional(v.gt(0.0)))
 
     def sampling_for(self, role: str, defaults: Mapping[str, Any] | None = None, *, stage: str = "") -> Sampling:

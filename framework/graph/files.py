@@ -100,13 +100,20 @@ def attempt_overlay(graph: Graph, stages: Mapping[str, Any], *, where: str) -> t
     changed = []
     for stage in graph.stages:
         patch, path = stages.get(stage.id, {}), at(where, stage.id)
-        value, found = schema.attempt(Stage, _merge(schema.unstructure(stage, keyed=True), patch), where=path)
+        value, found = schema.attempt(Stage, merged(schema.unstructure(stage, keyed=True), patch), where=path)
         if isinstance(patch, Mapping) and patch.get("id", stage.id) != stage.id:
             expected = f"{schema.show(stage.id)}: a stage keeps its name, which other stages read"
             found.append(Problem(where=at(path, "id"), got=schema.show(patch["id"]), expected=expected))
         problems.extend(found)
         changed.append(stage if found or value is None else value)
     return Graph(schema_version=graph.schema_version, terminals=graph.terminals, stages=tuple(changed)), problems
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Mappings of both, merged at any depth; where one of the two is none, `over`."""
+    if not (isinstance(base, Mapping) and isinstance(over, Mapping)):
+        return over
+    return {**base, **{key: merged(base[key], value) if key in base else value for key, value in over.items()}}
 
 
 def file_of(path: str | Path) -> Path:
@@ -133,9 +140,3 @@ def _is_yaml(suffix: str) -> bool:
     if suffix not in (".json", *_YAML):
         raise ConfigError(Problem(where="graph file", got=f"the suffix {suffix!r}", expected=".json, .yaml or .yml"))
     return suffix in _YAML
-
-
-def _merge(base: Any, patch: Any) -> Any:
-    if not (isinstance(base, Mapping) and isinstance(patch, Mapping)):
-        return patch
-    return {**base, **{key: _merge(base[key], value) if key in base else value for key, value in patch.items()}}

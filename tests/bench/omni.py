@@ -50,7 +50,7 @@ class Ours:
     deployment = DEPLOYMENT
 
     def __init__(self, folder: Path, threads: int, *overrides: str) -> None:
-        from framework.cli.inference import deployed, make_executor
+        from framework.deployment.system import deployed, make_executor
 
         config = configured(
             f"engine_dir={folder}", f"backend.threads={threads}", *overrides, deployment=self.deployment

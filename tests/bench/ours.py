@@ -26,7 +26,7 @@ class Ours:
     """An executor over the engines in `folder`; `rows` requests fit in a cohort."""
 
     def __init__(self, folder: Path, threads: int, rows: int) -> None:
-        from framework.cli.inference import deployed, make_executor
+        from framework.deployment.system import deployed, make_executor
         from framework.io.tokens import Tokenizer
 
         config = configured(f"engine_dir={folder}", f"backend.threads={threads}", f"batching.size={rows}")

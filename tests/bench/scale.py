@@ -161,7 +161,7 @@ class Unequal:
     """Real engines, and requests of very unequal lengths."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        from framework.cli.inference import deployed, make_executor
+        from framework.deployment.system import deployed, make_executor
 
         settings = (f"engine_dir={folder}", f"backend.threads={threads}", "batching=inflight", f"batching.size={ROWS}")
         config = configured(*settings)

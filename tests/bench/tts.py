@@ -44,7 +44,7 @@ class Ours:
     """The deployment's own graph over the engines in `folder`; `rows` requests fit in a cohort."""
 
     def __init__(self, folder: Path, threads: int, rows: int) -> None:
-        from framework.cli.inference import deployed, make_executor
+        from framework.deployment.system import deployed, make_executor
 
         config = configured(
             f"engine_dir={folder}", f"backend.threads={threads}", f"batching.size={rows}", deployment=DEPLOYMENT

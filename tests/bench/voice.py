@@ -39,7 +39,7 @@ class Ours:
     """An executor over the engines of a deployment in `folder`."""
 
     def __init__(self, deployment: str, folder: Path, threads: int, *overrides: str) -> None:
-        from framework.cli.inference import deployed, make_executor
+        from framework.deployment.system import deployed, make_executor
 
         settings = (f"engine_dir={folder}", f"backend.threads={threads}", "sampling=greedy", *overrides)
         config = configured(*settings, deployment=deployment)

@@ -15,8 +15,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from framework.checkpoints.tensor import Tensor
+from framework.cli.memory import report
 from framework.compile.builder import build, plan
-from framework.deployment.planning import Planned, planned, report, too_much
+from framework.deployment.planning import Planned, planned, too_much
 from framework.engines import manifest
 from framework.engines.footprint import Footprint, footprint
 from framework.engines.memory import free_host_memory

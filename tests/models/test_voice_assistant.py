@@ -22,6 +22,7 @@ from framework.compile.joining import join
 from framework.deployment import building
 from framework.deployment.config import InferenceConfig
 from framework.deployment.requested import single_request
+from framework.deployment.system import deployed, make_executor
 from framework.execution.executor import Executor
 from framework.execution.request import Request, Result
 from framework.execution.results import speech_of, text_of
@@ -74,7 +75,7 @@ def ask(engines: Path) -> Callable[..., int]:
 @pytest.fixture(scope="module")
 def executor(engines: Path) -> Iterator[Executor]:
     config = configured(f"engine_dir={engines}")
-    with inference.make_executor(config, inference.deployed(config), 1) as executor:
+    with make_executor(config, deployed(config), 1) as executor:
         yield executor
 
 
@@ -146,7 +147,7 @@ def test_only_the_stages_a_request_needs_are_opened(
 ) -> None:
     given = f"prompt={FRANCE}" if asked == "prompt" else f"audio={question}"
     config = configured(f"engine_dir={engines}", given, *(["out_audio=a.wav"] if wanted == "audio" else []))
-    with inference.make_executor(config, inference.deployed(config), 1) as executor:
+    with make_executor(config, deployed(config), 1) as executor:
         (result,) = executor.run(single_request(config).good)
         assert executor.opened == stages == result.stages.keys()
     assert written(result) == "The capital of France is Paris."
@@ -187,7 +188,7 @@ def test_it_speaks_while_it_writes(executor: Executor, engines: Path) -> None:
 
 def test_it_sounds_the_same_when_it_waits_for_the_whole_answer(executor: Executor, engines: Path) -> None:
     config = configured(f"engine_dir={engines}", "whole_utterance=true", f"prompt={PLANTS}", "out_audio=a.wav")
-    with inference.make_executor(config, inference.deployed(config), 1) as waiting:
+    with make_executor(config, deployed(config), 1) as waiting:
         (late,) = waiting.run(single_request(config).good)
     streamed = answer(executor, engines, f"prompt={PLANTS}", "out_audio=a.wav")
     assert len(late.outputs["tts:audio"]) == 1 < len(streamed.outputs["tts:audio"])
@@ -256,8 +257,8 @@ def dictate(engines: Path) -> Iterator[Callable[..., list[str]]]:
     silent = {"emits": {"audio": {"terminal": False}}}
     graph = join(parts, {"asr": {"inputs": {"audio": {"from": "tts:audio"}}}, "tts": silent})
     config = configured(f"engine_dir={engines}", "batching=inflight")
-    system = attrs.evolve(inference.deployed(config), graph=graph)
-    with inference.make_executor(config, system, 4) as executor:
+    system = attrs.evolve(deployed(config), graph=graph)
+    with make_executor(config, system, 4) as executor:
 
         def dictate(*texts: str) -> list[str]:
             requests = [Request(index=index, fields={"messages": text}) for index, text in enumerate(texts)]
