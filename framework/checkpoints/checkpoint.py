@@ -14,22 +14,22 @@ from typing import Any
 
 import attrs
 
-from framework.checkpoints import ctranslate2
+from framework.checkpoints import ctranslate2, text_files
 from framework.checkpoints.bpe import AddedToken, bpe_tokenizer
 from framework.checkpoints.gguf import read_gguf
 from framework.checkpoints.onnx_file import read_onnx
 from framework.checkpoints.safetensors import read_safetensors
 from framework.checkpoints.tensor import Tensor
+from framework.checkpoints.text_files import Files
 from framework.errors import ConfigError, Problem
 from framework.parsing import read_object
 
 _STEMS = ("model", "diffusion_pytorch_model")
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
+_SOURCES = (*_TEXT_FILES, "vocab.json", "merges.txt")  # what those are made from
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _LISTED = 20  # problems of one kind that are written out
 _SAMPLE = 4096
-
-Files = Mapping[str, bytes | Path]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -48,18 +48,37 @@ class Checkpoint:
     generation_config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
     _text_files: Callable[[], Files]
+    _text_digest: Callable[[], str]
 
     def tokenizer_files(self) -> dict[str, bytes | Path]:
         """What `Tokenizer.load` and `ChatTemplate.load` need beside an engine: file name -> bytes, or a path to copy.
 
         tokenizer.json (rebuilt where the checkpoint has only vocab.json and merges.txt, or is a GGUF),
         tokenizer_config.json, chat_template.jinja or .json, generation_config.json; those that exist.
-        Raises ConfigError for a tokenizer that cannot be rebuilt.
+        Raises ConfigError for a tokenizer that cannot be rebuilt, or cannot be used, and for a malformed chat template.
         """
-        return {**self._text_files(), "generation_config.json": json.dumps(self.generation_config, indent=2).encode()}
+        generation = json.dumps(self.generation_config, indent=2).encode()
+        files = {**self._text_files(), "generation_config.json": generation}
+        text_files.check(files, self.path)
+        return files
+
+    @property
+    def fingerprint(self) -> str:
+        """Two sums, with a dot between: of the weights with their config, and of tokenizer and chat template."""
+        return f"{self._weights_digest}.{self._text_digest()}"
+
+    def changed_since(self, fingerprint: str) -> str:
+        """In words, what is not as it was when the fingerprint was taken; "" when all is.
+
+        One without the second sum was taken when a tokenizer was not part of it.
+        """
+        weights, _, text = fingerprint.partition(".")
+        if weights != self._weights_digest:
+            return "other weights or another config"
+        return "another tokenizer or chat template" if text != self._text_digest() else ""
 
     @cached_property
-    def fingerprint(self) -> str:
+    def _weights_digest(self) -> str:
         """Sha-256 of the config and, of every weight, name, dtype, shape and the 4 KiB in its middle: two trainings
         differ in it and it is quick for any size, but it is no checksum of the whole.
 
@@ -172,7 +191,14 @@ def _open_gguf(path: Path) -> Checkpoint:
         generation_config=file.generation_config,
         tensors=file.tensors,
         text_files=file.tokenizer_files,
+        text_digest=lambda: text_files.digest(_tokenizer_keys(file.metadata)),
     )
+
+
+def _tokenizer_keys(metadata: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    for key in sorted(metadata):
+        if key.startswith("tokenizer."):
+            yield key, json.dumps(metadata[key], default=str).encode()
 
 
 def _open_ctranslate2(path: Path) -> Checkpoint:
@@ -183,12 +209,15 @@ def _open_ctranslate2(path: Path) -> Checkpoint:
         generation_config=file.generation_config,
         tensors=file.tensors,
         text_files=lambda: _folder_text_files(path.parent),
+        text_digest=lambda: _folder_text_digest(path.parent),
     )
 
 
 def _open_onnx(path: Path) -> Checkpoint:
     config, tensors = read_onnx(path)
-    return Checkpoint(path=path, config=config, generation_config={}, tensors=tensors, text_files=dict)
+    return Checkpoint(
+        path=path, config=config, generation_config={}, tensors=tensors, text_files=dict, text_digest=lambda: ""
+    )
 
 
 def _open_folder(path: Path) -> Checkpoint:
@@ -213,6 +242,7 @@ def _open_folder(path: Path) -> Checkpoint:
         generation_config=generation,
         tensors=tensors,
         text_files=lambda: _folder_text_files(path),
+        text_digest=lambda: _folder_text_digest(path),
     )
 
 
@@ -261,6 +291,11 @@ def _folder_text_files(path: Path) -> Files:
     if "tokenizer.json" not in files and (path / "vocab.json").exists() and (path / "merges.txt").exists():
         files["tokenizer.json"] = _rebuilt_tokenizer(path)
     return files
+
+
+def _folder_text_digest(path: Path) -> str:
+    found = [path / name for name in _SOURCES if (path / name).is_file()]
+    return text_files.digest((file.name, file.read_bytes()) for file in found)
 
 
 def _rebuilt_tokenizer(path: Path) -> bytes:

@@ -153,9 +153,10 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Backend, model_pa
             if built != value:
                 return f"it was built with {key}={built}, not {value}"
     if model_path is not None and model_path.exists():
-        now = open_checkpoint(model_path).fingerprint
-        if any(record.checkpoint != now for record in records):
-            return f"it was built from other weights or another config than {str(model_path)!r} has now"
+        now = open_checkpoint(model_path)
+        for record in records:
+            if changed := now.changed_since(record.checkpoint):
+                return f"it was built from {changed} than {str(model_path)!r} has now"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,19 @@ def test_fingerprint_changes_with_what_is_built(tmp_path: Path, change: str) -> 
     assert open_checkpoint(tmp_path).fingerprint != before
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json"])
+def test_a_changed_tokenizer_is_told(tmp_path: Path, file: str) -> None:
+    write_tokenizer(write_folder(tmp_path))
+    before = open_checkpoint(tmp_path).fingerprint
+    assert open_checkpoint(tmp_path).changed_since(before) == ""
+    (tmp_path / file).write_text("changed")
+    assert open_checkpoint(tmp_path).changed_since(before) == "another tokenizer or chat template"
+    before_tokenizers_counted = before.partition(".")[0]
+    assert open_checkpoint(tmp_path).changed_since(before_tokenizers_counted) == "another tokenizer or chat template"
+    write_json(tmp_path / "config.json", {**CONFIG, "hidden_size": 8})
+    assert open_checkpoint(tmp_path).changed_since(before) == "other weights or another config"
+
+
 def test_fingerprint_changes_with_a_checkpoint_inside(tmp_path: Path) -> None:
     alone = open_checkpoint(write_folder(tmp_path)).fingerprint
     (tmp_path / "notes").mkdir()
@@ -222,7 +236,8 @@ def test_long_listings_are_cut(tmp_path: Path) -> None:
 
 def test_text_files_are_those_of_the_folder(tmp_path: Path) -> None:
     write_folder(tmp_path)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "README.md"):
+    write_tokenizer(tmp_path)
+    for name in ("chat_template.jinja", "README.md"):
         (tmp_path / name).write_text("{}")
     files = open_checkpoint(tmp_path).tokenizer_files()
     made = files.pop("generation_config.json")
@@ -230,6 +245,47 @@ def test_text_files_are_those_of_the_folder(tmp_path: Path) -> None:
     assert files == {
         name: tmp_path / name for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     }
+
+
+def write_tokenizer(folder: Path) -> None:
+    vocab = {token: id_ for id_, token in enumerate(_byte_alphabet())}
+    end = AddedToken(id=256, content="<|end|>", special=True)
+    made = bpe_tokenizer(vocab=vocab, merges=(), added=[end], pre="qwen2", where="test")
+    (folder / "tokenizer.json").write_bytes(made)
+    write_json(folder / "tokenizer_config.json", {"eos_token": "<|end|>", "chat_template": "{{ messages }}"})
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "said"),
+    [
+        ("tokenizer.json", lambda text: text[: len(text) // 2], "tokenizer.json: got .*expected a tokenizer"),
+        ("tokenizer.json", lambda text: "{}", "tokenizer.json: got .*expected a tokenizer"),
+        ("tokenizer.json", lambda text: text.replace('"ByteLevel"', '"Metaspace"'), "tokenizer.json"),
+        ("tokenizer.json", lambda text: emptied(text), "tokenizer.json: got an empty vocabulary"),
+        ("tokenizer_config.json", lambda text: text[:-5], "tokenizer_config.json"),
+        (
+            "tokenizer_config.json",
+            lambda text: text.replace("{{", "{% if"),
+            "tokenizer_config.json: chat_template: line",
+        ),
+        ("tokenizer_config.json", lambda text: text.replace('"{{ messages }}"', "7"), "got int, expected a Jinja"),
+    ],
+    ids=["cut", "empty", "another decoder", "no words", "cut config", "a template", "no text for a template"],
+)
+def test_a_damaged_tokenizer_is_refused(tmp_path: Path, file: str, damage: Callable[[str], str], said: str) -> None:
+    write_tokenizer(write_folder(tmp_path))
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.tokenizer_files()
+    (tmp_path / file).write_text(damage((tmp_path / file).read_text()))
+    with pytest.raises(ConfigError, match=f"^{re.escape(str(tmp_path))}/.*{said}"):
+        checkpoint.tokenizer_files()
+
+
+def emptied(text: str) -> str:
+    """A tokenizer without a vocabulary."""
+    document = json.loads(text)
+    document["model"]["vocab"] = {}
+    return json.dumps({**document, "added_tokens": []})
 
 
 def write_slow_tokenizer(folder: Path, kind: str) -> None:

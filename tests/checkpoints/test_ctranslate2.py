@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.checkpoints.bpe import bpe_tokenizer
 from framework.checkpoints.checkpoint import open_checkpoint
 from framework.errors import ConfigError
+from framework.io.tokens import _byte_alphabet
 
 HIDDEN, INNER, HEADS, MELS, VOCAB, FRAMES, CONTEXT = 8, 12, 2, 5, 40, 6, 7
 CODES = {"float32": 0, "int8": 1, "int16": 2, "float16": 4}
@@ -107,7 +109,9 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
     def write(arrays: Arrays | None = None, **header: Any) -> Path:
         (tmp_path / "model.bin").write_bytes(encode(converted(official()) if arrays is None else arrays, **header))
         (tmp_path / "config.json").write_text(json.dumps({"suppress_ids": [1, 2], "suppress_ids_begin": [3]}))
-        (tmp_path / "tokenizer.json").write_text("{}")
+        vocab = {token: id_ for id_, token in enumerate(_byte_alphabet())}
+        tokenizer = bpe_tokenizer(vocab=vocab, merges=(), added=(), pre="qwen2", where="test")
+        (tmp_path / "tokenizer.json").write_bytes(tokenizer)
         return tmp_path
 
     return write

@@ -317,6 +317,14 @@ def test_the_same_checkpoint_elsewhere_is_not_stale(built: Path, tmp_path: Path)
     assert stale(built / "engines", options=SMALL, backend=CPU, model_path=tmp_path / "deleted since") is None
 
 
+def test_a_changed_tokenizer_is_stale(built: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(built / "checkpoint", tmp_path / "copy")
+    config = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": "{{ messages }}"}))
+    reason = stale(built / "engines", options=SMALL, backend=CPU, model_path=copy)
+    assert reason == f"it was built from another tokenizer or chat template than '{copy}' has now"
+
+
 @pytest.mark.parametrize("changed", ["weights", "config"])
 def test_a_changed_checkpoint_is_stale(built: Path, tmp_path: Path, changed: str) -> None:
     copy = tmp_path / "copy"
