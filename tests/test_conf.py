@@ -19,10 +19,17 @@ from framework.deployment.instances import class_of, safe_instantiate
 from framework.execution.sampling import Sampling
 from framework.io.sampling import OWNER, ROLES, by_role
 from framework.schema import structure
+from framework.serve.settings import ServeConfig
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-ROOTS = {"inference": InferenceConfig, "build": BuildConfig, "fetch": FetchConfig, "report": ReportConfig}
+ROOTS = {
+    "inference": InferenceConfig,
+    "build": BuildConfig,
+    "fetch": FetchConfig,
+    "report": ReportConfig,
+    "serve": ServeConfig,
+}
 GROUPS = (
     "deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families",
 )  # fmt: skip

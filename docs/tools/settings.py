@@ -23,6 +23,7 @@ from framework.deployment import config
 from framework.deployment.instances import class_of, runner_classes
 from framework.execution.sampling import Sampling
 from framework.graph import model
+from framework.serve.settings import ServeConfig
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
@@ -34,6 +35,7 @@ COMMANDS = {
     "build": config.BuildConfig,
     "fetch": config.FetchConfig,
     "report": config.ReportConfig,
+    "serve": ServeConfig,
 }
 # Groups whose files are one class each; those of `backend` and `batching` name theirs.
 GROUPS = {

@@ -28,6 +28,10 @@ def report() -> NoReturn:
     _start("report")
 
 
+def serve() -> NoReturn:
+    _start("serve")
+
+
 def merge() -> NoReturn:
     _start("merge")
 

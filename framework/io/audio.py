@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from framework.errors import ConfigError, Problem
 from framework.execution.payloads import AudioChunk
 from framework.writing import write_bytes
 
+CHANNELS = 8  # most of a sound that a stranger sends
 LOUDEST = 1e12  # of a sample that is still sound; the power of louder ones is no number in 32 bits
 _UNKNOWN_FORMAT = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 
@@ -65,20 +67,53 @@ def load_audio(path: Path, rate: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def _loaded(path: Path, rate: int, expected: str) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+    with _opened(path, expected) as (found, blocks):
+        yield from _resampled(blocks, found, rate)
+
+
+@contextmanager
+def _opened(path: Path, expected: str) -> Iterator[tuple[int, Iterator[np.ndarray[Any, np.dtype[np.float32]]]]]:
+    """Rate and blocks, channels averaged (float32 [samples])."""
     import soundfile
 
     try:
         with soundfile.SoundFile(path) as file:
             blocks = file.blocks(1 << 16, dtype="float32", always_2d=True)
-            yield from _resampled((block.mean(axis=1) for block in blocks), file.samplerate, rate)
+            yield file.samplerate, (block.mean(axis=1) for block in blocks)
     except (OSError, soundfile.SoundFileError) as error:
         if getattr(error, "code", None) != _UNKNOWN_FORMAT or find_spec("av") is None:
             expected = expected if path.exists() else "a file that exists"
             raise ConfigError(Problem(where=str(path), got=str(error), expected=expected)) from error
         from framework.io.video import open_sound
 
-        with open_sound(path, f"{expected}, or a video with sound") as (found, blocks):
-            yield from _resampled(blocks, found, rate)
+        with open_sound(path, f"{expected}, or a video with sound") as opened:
+            yield opened
+
+
+def seconds_of(path: Path, longest: float) -> float:
+    """How long a sound file, or a video's sound, is: decoded in blocks and kept nowhere, for what a file says of its
+    own length may be wrong. Stops at the first block beyond `longest` seconds.
+
+    Raises ConfigError for a longer one, one of more than CHANNELS channels, and as `load_audio` does.
+    """
+    import soundfile
+
+    expected = "a sound file (wav, flac, ogg, mp3)"
+    if path.is_file() and not path.stat().st_size:
+        raise ConfigError(Problem(where=str(path), got="an empty file", expected=expected))
+    with suppress(soundfile.SoundFileError):  # none of libsndfile's formats, or no sound: told below
+        if (channels := soundfile.info(path).channels) > CHANNELS:
+            raise ConfigError(Problem(where=str(path), got=f"{channels} channels", expected=f"at most {CHANNELS}"))
+    samples = 0
+    with _opened(path, expected) as (rate, blocks):
+        for block in blocks:
+            samples += len(block)
+            if samples > longest * rate:
+                got, most = f"more than {longest:g} s", f"at most {longest:g} s"
+                raise ConfigError(Problem(where=str(path), got=got, expected=most))
+    if not samples:
+        raise ConfigError(Problem(where=str(path), got="no samples", expected="sound"))
+    return samples / rate
 
 
 def to_mono(audio: AudioChunk, rate: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -24,11 +24,14 @@ class VideoInfo:
     Attributes:
         frames: how many there are.
         fps: frames a second, on average.
+        width, height: of a frame, in pixels.
         sound: whether there is any.
     """
 
     frames: int
     fps: float
+    width: int
+    height: int
     sound: bool
 
 
@@ -43,7 +46,13 @@ def video_info(path: Path) -> VideoInfo:
         frames = stream.frames or sum(1 for packet in container.demux(stream) if packet.size)
         if not frames:
             raise ConfigError(Problem(where=str(path), got="a video without frames", expected=_EXPECTED))
-        return VideoInfo(frames=frames, fps=float(rate or 1.0), sound=bool(container.streams.audio))
+        return VideoInfo(
+            frames=frames,
+            fps=float(rate or 1.0),
+            width=stream.width,
+            height=stream.height,
+            sound=bool(container.streams.audio),
+        )
 
 
 def read_frames(path: Path, indices: Sequence[int]) -> Iterator[Pixels]:
