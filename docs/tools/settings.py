@@ -39,7 +39,7 @@ COMMANDS = {
 }
 # Groups whose files are one class each; those of `backend` and `batching` name theirs.
 GROUPS = {
-    "deployment/none": config.Deployment,
+    "deployment/none": config.Preset,
     "build/default": config.BuildNode,
     "sampling/default": Sampling,
     "style/default": None,

@@ -314,7 +314,7 @@ def _keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
 
 
 def _nearest_key(key: str, keys: list[str]) -> str:
-    """Hint; settings of the same parent come first, as `sampling.temprature` is not about `sampling.talker`."""
+    """Hint; settings of the same parent come first, as `sampling.temprature` is not about a stage below `sampling`."""
     parent, _, name = key.rpartition(".")
     siblings = [other.rpartition(".")[2] for other in keys if other.rpartition(".")[0] == parent]
     close = closest(name, siblings)

@@ -21,7 +21,7 @@ from framework.graph.model import FILE_NAME, Graph
 from framework.writing import write_bytes, write_text
 
 _PACKAGES = (
-    "multistage", "attrs", "cattrs", "cuda-python", "hydra-core", "jinja2", "numpy", "omegaconf", "onnx", "onnx-ir",
+    "multistage", "attrs", "cuda-python", "hydra-core", "jinja2", "numpy", "omegaconf", "onnx", "onnx-ir",
     "onnxruntime", "onnxruntime-gpu", "safetensors", "soundfile", "soxr", "tensorrt", "tensorrt-rtx", "tokenizers",
 )  # fmt: skip
 

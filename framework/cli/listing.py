@@ -12,7 +12,7 @@ import attrs
 from framework.cli.composition import Composer, values_of
 from framework.cli.text import columns
 from framework.deployment import building
-from framework.deployment.config import Deployment, Paths
+from framework.deployment.config import Paths, Preset
 from framework.deployment.instances import safe_instantiate
 from framework.errors import ConfigError
 from framework.schema import structure
@@ -23,8 +23,8 @@ _WIDTH = 44  # of a text in the table
 
 
 @attrs.frozen(kw_only=True)
-class Preset:
-    """One preset.
+class Listed:
+    """A row of the list: one preset.
 
     Attributes:
         description, needs, size: as the preset has them; of one that cannot be read, the reason.
@@ -40,7 +40,7 @@ class Preset:
     engines: str = ""
 
 
-def deployments(composer: Composer) -> list[Preset]:
+def deployments(composer: Composer) -> list[Listed]:
     """Every preset by name, as the other overrides have its paths and its backend.
 
     Raises ConfigError for an override that does not fit; a preset that does not is a row that says so.
@@ -57,7 +57,7 @@ def deployments(composer: Composer) -> list[Preset]:
     return [_preset(name, nodes[name], paths, backend) for name in names]
 
 
-def overview(presets: Sequence[Preset]) -> str:
+def overview(presets: Sequence[Listed]) -> str:
     """A table of them."""
     rows = [[_wrapped(cell) for cell in attrs.astuple(preset)] for preset in presets]
     return columns([_HEADINGS, *rows])
@@ -75,12 +75,12 @@ def _alone(composer: Composer, name: str) -> Mapping[str, Any] | ConfigError:
         return error
 
 
-def _preset(name: str, node: Mapping[str, Any] | ConfigError, paths: Paths, backend: Any) -> Preset:
+def _preset(name: str, node: Mapping[str, Any] | ConfigError, paths: Paths, backend: Any) -> Listed:
     try:
         if isinstance(node, ConfigError):
             raise node
-        preset = structure(Deployment, node, where=f"{GROUP}.{name}")
-        return Preset(
+        preset = structure(Preset, node, where=f"{GROUP}.{name}")
+        return Listed(
             name=name,
             description=preset.description,
             needs=preset.needs,
@@ -89,10 +89,10 @@ def _preset(name: str, node: Mapping[str, Any] | ConfigError, paths: Paths, back
             engines=_engines(preset, backend),
         )
     except ConfigError as error:
-        return Preset(name=name, description=f"cannot be read: {error}")
+        return Listed(name=name, description=f"cannot be read: {error}")
 
 
-def _weights(preset: Deployment, paths: Paths) -> str:
+def _weights(preset: Preset, paths: Paths) -> str:
     from framework.checkpoints.fetch import cached
 
     if not preset.parts:
@@ -106,7 +106,7 @@ def _weights(preset: Deployment, paths: Paths) -> str:
     return several.pop() if len(several) == 1 else ", ".join(f"{name}: {state}" for name, state in found.items())
 
 
-def _engines(preset: Deployment, backend: Any) -> str:
+def _engines(preset: Preset, backend: Any) -> str:
     if preset.engine_dir is None:
         return "no engine_dir"
     folder: Path = preset.engine_dir.expanduser()

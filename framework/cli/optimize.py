@@ -171,7 +171,7 @@ def check_objective(objective: str, values: Mapping[str, Any]) -> None:
         got, hint = f"{objective!r}, and replies that are not spoken", "out_audio=NAME.wav, or output_audio_dir=DIR"
         raise ConfigError(Problem(where=where, got=got, expected="a column that these points have", hint=hint))
     if objective == HEARD and values["report"]["transcribe"] is None:
-        expected, hint = f"a deployment that hears, for {where}={HEARD}", "report.transcribe=whisper_tiny_en"
+        expected, hint = f"a deployment that hears, for {where}={HEARD}", "list_deployments=true shows them"
         raise ConfigError(Problem(where="report.transcribe", got="nothing", expected=expected, hint=hint))
 
 

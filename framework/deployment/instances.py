@@ -87,7 +87,7 @@ def safe_instantiate(node: Mapping[str, Any], where: str, prefixes: tuple[str, .
 class Table(Mapping[str, T], Generic[T]):
     """A config table whose rows name classes, each loaded when it is first asked for.
 
-    Rows may be nested: `llm: {backbone: {_target_: ...}}` is the row `llm.backbone`.
+    Rows may be nested: `my_family: {decoder: {_target_: ...}}` is the row `my_family.decoder`.
 
     Args:
         make: from a row and its path to the value of the table.
@@ -128,7 +128,7 @@ def families(node: Mapping[str, Any], prefixes: tuple[str, ...] = PREFIXES) -> T
 
 def _rows(node: Any, name: str, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(node, Mapping):
-        hint = "llm: {backbone: {_target_: models.llm.runners.Backbone}}"
+        hint = "my_family: {decoder: {_target_: models.my_family.runners.Decoder}}"
         raise ConfigError(Problem(where=at(where, name), got=show(node), expected="a row with a _target_", hint=hint))
     if TARGET in node:
         yield name, node

@@ -25,7 +25,7 @@ class Request:
         terminals: outputs the caller wants, each `<stage>:<port>`, where kinds do not say it: also of ports that the
             graph does not return by itself, such as a transcript. Empty means the graph's terminals of `kinds`.
         given: by `<stage>:<port>`, the chunk that the request brings in place of that stage's work, such as the text
-            that a talker says. A stage of which nothing else is needed does not run.
+            that is spoken. A stage of which nothing else is needed does not run.
         options: switches that are no inputs (apply_chat_template, add_generation_prompt, enable_thinking, style).
         priority: with in-flight batching, those of a higher one start first; one that has started is never stopped.
         deadline_s: seconds from its submission after which it is given up, and fails with what it has; None for never.

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from framework.cli import listing
 from framework.cli.composition import Composer
-from framework.cli.listing import Preset
+from framework.cli.listing import Listed
 from tests.cli.fakes import ECHO, engines
 
 ROOT = Path(__file__).parents[2]
 
 
-def listed(tmp_path: Path, *overrides: str, folders: tuple[Path, ...] = ()) -> dict[str, Preset]:
+def listed(tmp_path: Path, *overrides: str, folders: tuple[Path, ...] = ()) -> dict[str, Listed]:
     with Composer("inference", [f"paths.cache={tmp_path}", *overrides], folders=folders) as composer:
         return {preset.name: preset for preset in listing.deployments(composer)}
 

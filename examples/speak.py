@@ -1,0 +1,15 @@
+"""A question in, an answer in text and speech out: `python examples/speak.py "What is the capital of France?"`
+
+Needs `pip install -e '.[hibari]'`; the first run fetches 178 MB of weights and builds the engines.
+"""
+
+import sys
+
+from framework import Deployment, TextChunk
+
+with Deployment.open("voice_assistant", sampling="greedy", build_if_missing=True) as deployment:
+    for chunk in deployment.stream(prompt=sys.argv[1]):
+        if isinstance(chunk, TextChunk):
+            print(chunk.text, end="", flush=True)
+    print()
+    deployment.run(prompt=sys.argv[1], speak=True).save_audio("answer.wav")
