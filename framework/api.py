@@ -81,7 +81,7 @@ class _Own:
 
 
 class Deployment:
-    """A deployment, open in this process.
+    """A deployment, open in this process::
 
         from framework import Deployment
 
@@ -125,7 +125,8 @@ class Deployment:
             sampling: settings for every request that says nothing else, or a file of `conf/sampling`.
             batching: file of `conf/batching`.
             batch_size: most requests that run together.
-            build_if_missing: fetch the weights and build the engines where there are none.
+            build_if_missing: fetch the weights and build the engines where there are none; standard error says how far
+                that is.
             overrides: any other setting, as on the command line: `["stages.talker.max_batch=8", "backend.threads=2"]`.
             config_dir: folder of presets of your own, as `--config-dir`.
 

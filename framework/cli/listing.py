@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 from framework.cli.composition import Composer, values_of
 from framework.cli.text import columns
-from framework.deployment import building
 from framework.deployment.config import Paths, Preset
 from framework.deployment.instances import safe_instantiate
+from framework.deployment.presets import engines_state, weights_state
 from framework.errors import ConfigError
 from framework.schema import structure
 
@@ -85,35 +84,11 @@ def _preset(name: str, node: Mapping[str, Any] | ConfigError, paths: Paths, back
             description=preset.description,
             needs=preset.needs,
             size=preset.size,
-            weights=_weights(preset, paths),
-            engines=_engines(preset, backend),
+            weights=weights_state(preset, paths),
+            engines=engines_state(preset, backend),
         )
     except ConfigError as error:
         return Listed(name=name, description=f"cannot be read: {error}")
-
-
-def _weights(preset: Preset, paths: Paths) -> str:
-    from framework.checkpoints.fetch import cached
-
-    if not preset.parts:
-        if preset.model_dir is not None:
-            return "there" if preset.model_dir.expanduser().exists() else f"{preset.model_dir} is not there"
-        if preset.source is None:
-            return "by hand"
-        return "cached" if cached(preset.source, paths.weights.expanduser()) else "not fetched"
-    found = {name: _weights(part, paths) for name, part in preset.parts.items()}
-    several = set(found.values())
-    return several.pop() if len(several) == 1 else ", ".join(f"{name}: {state}" for name, state in found.items())
-
-
-def _engines(preset: Preset, backend: Any) -> str:
-    if preset.engine_dir is None:
-        return "no engine_dir"
-    folder: Path = preset.engine_dir.expanduser()
-    if not building.has_graph(folder):
-        return "not built"
-    reason = building.stale_preset(preset, folder, backend)
-    return "built" if reason is None else f"built, but {reason}"
 
 
 def _wrapped(text: str) -> str:

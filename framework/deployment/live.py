@@ -20,7 +20,7 @@ class Live:
     """One engine thread that drives one session; requests that come together run together, as the policy says.
 
     All methods may be called from any thread. A context manager: leaving it gives up what has not ended and waits for
-    the thread; the executor stays the caller's, to close afterwards.
+    the thread; the executor stays the caller's, to close afterwards::
 
         with make_executor(config, system, None) as executor, Live(executor) as live:
             for event in live.events(request):     # or: async for event in live.aevents(request)

@@ -23,7 +23,7 @@ class Reply:
         finish_reason: why the reply ends where it does, as the stage that gives it says (`end-id`, `max-length` ...);
             None where it does not say.
         stages: what each stage that ran did, by id, in graph order.
-        wall_s: seconds from the start of the request to its end.
+        wall_s: seconds from the start of the request to its end; it may have waited before.
     """
 
     text: str

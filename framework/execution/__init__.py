@@ -1,1 +1,1 @@
-"""Running requests through a graph of stages: the runner contract, the executor, streams, and batching policies."""
+"""Running requests through a graph of stages: the runner contract, the executor, sessions, streams and policies."""

@@ -1,4 +1,4 @@
-"""A request under way: its streams, and where each of its stages stands. Only the executor uses these."""
+"""A request under way: its streams, and where each of its stages stands. Only the session uses these."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Job:
         self.candidate = candidate
         self.request = candidate.request
         self.begin = perf_counter()
-        self.moved = True  # since the executor last looked for requests that are stuck
+        self.moved = True  # since the session last looked for requests that are stuck
         self._file_order = [stage.id for stage in graph.stages]
         stages = {stage.id: stage for stage in graph.stages}
         route = candidate.route

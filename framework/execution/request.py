@@ -58,7 +58,7 @@ class StageReport:
     """What one stage did for one request.
 
     Attributes:
-        start_s, first_output_s, end_s: seconds since the request was submitted.
+        start_s, first_output_s, end_s: seconds since the request was started; it may have waited before.
         busy_s: time spent in `step` calls the request took part in.
         steps: number of those calls.
         details: what the runner reported (finish_reason, token counts ...).
@@ -81,7 +81,7 @@ class Result:
         error: None exactly when `ok`.
         cancelled: the caller gave it up; `ok` is False.
         stages: report of every stage that ran, in graph order.
-        wall_s: seconds from submission to end.
+        wall_s: seconds from its start to its end; it may have waited before.
     """
 
     request: Request

@@ -59,7 +59,7 @@ class Session:
     """Requests under way in one graph. A context manager: leaving it frees every row.
 
     `submit`, `cancel` and `drain` may be called from any thread, `cancel` from a signal handler too. One thread at a
-    time calls `poll`, which does all the work:
+    time calls `poll`, which does all the work::
 
         with executor.session() as session:
             ticket = session.submit(request)
