@@ -5,12 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from framework.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from framework.compile.family import BuildOptions, Component, Family, Topology
+from framework.compile.family import (
+    BuildOptions,
+    Component,
+    DecoderOptions,
+    EngineOptions,
+    Family,
+    Topology,
+    options_of,
+)
 from framework.engines import manifest
 from framework.engines.backend import Backend, compile_engine
 from framework.engines.footprint import Footprint
@@ -18,11 +26,8 @@ from framework.errors import ConfigError, MultistageError, Problem, nearest
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
 
+Options = TypeVar("Options", bound=EngineOptions)
 Progress = Callable[[str], None]
-
-# Where engines of a build made elsewhere may lie, below the engine folder.
-BACKBONE_FOLDERS = (".", "thinker", "llm")
-ENCODER_FOLDERS = {name: (name, f"multimodal/{name}") for name in ("audio", "visual")}
 
 
 def build(
@@ -47,10 +52,11 @@ def build(
     from framework.engines.folder import building
 
     dtype = backend.activation_dtype(options.precision)
-    options = resolved(options, backend)
     checkpoint = open_checkpoint(model_path)
     family = family_of(checkpoint, families)
-    components = _selected(family.components(checkpoint, options), options.components)
+    heeded = resolved(options_of(family, options), backend)
+    options = resolved(options, backend)
+    components = _selected(family.components(checkpoint, heeded), options.components)
     recorded = attrs.asdict(options)
     partial = "all" not in options.components  # what other components already lie there stays
     with building(engine_dir, keep_subfolders=partial) as folder:
@@ -73,9 +79,7 @@ def build(
                 options=recorded,
             )
             _write_files(target, component.files)
-        found = family.topology({c.name: c.artifact for c in components}, checkpoint, options)
-        if options.tp_size > 1:
-            found = "a tensor-parallel build runs without a graph"
+        found = family.topology({c.name: c.artifact for c in components}, checkpoint, heeded)
         if isinstance(found, Topology):
             graph = Graph(terminals=found.terminals, stages=found.stages)
             files.save(graph, folder / FILE_NAME)
@@ -93,9 +97,9 @@ def plan(
     from framework.engines.footprint import foreseen
 
     dtype = backend.activation_dtype(options.precision)
-    options = resolved(options, backend)
     checkpoint = open_checkpoint(model_path)
-    components = family_of(checkpoint, families).components(checkpoint, options)
+    family = family_of(checkpoint, families)
+    components = family.components(checkpoint, resolved(options_of(family, options), backend))
     found = {}
     for component in _selected(components, options.components):
         model = component.model(dtype)
@@ -109,20 +113,23 @@ def plan(
 def graph_only(model_path: Path, engine_dir: Path, *, families: Mapping[str, Family]) -> Graph | str:
     """Write the graph of engines that are already in `engine_dir`; builds nothing.
 
-    The backbone is looked for in the folder itself, `thinker` and `llm`; encoders in `audio` and `visual`, also below
-    `multimodal`; every other engine in a subfolder of its own name. One anywhere else is left out.
+    Each is looked for where its family says that it may lie, else in a subfolder of its own name. One anywhere else is
+    left out.
 
     Returns:
         The graph, or the reason why none was written.
     """
     checkpoint = open_checkpoint(model_path)
     family = family_of(checkpoint, families)
-    components = _discover(engine_dir)
+    components = _discover(engine_dir, family)
     if not components:
-        expected = f"{manifest.FILE_NAME} in it, in {', '.join(BACKBONE_FOLDERS[1:])} or in a component's own folder"
+        places = list(dict.fromkeys(place for named in family.places.values() for place in named if place != "."))
+        listed = f", in {', '.join(places)}" if places else ""
+        expected = f"{manifest.FILE_NAME} in it{listed} or in a component's own folder"
         raise ConfigError(Problem(where=str(engine_dir), got="no engine", expected=expected))
     # The engine in front of the others says what it was built with: its hidden states are ports of the graph.
-    found = family.topology(components, checkpoint, _recorded(engine_dir / next(iter(components.values()))))
+    given = _recorded(engine_dir / next(iter(components.values())))
+    found = family.topology(components, checkpoint, options_of(family, given))
     if isinstance(found, str):
         return found
     stages = tuple(_with_caps(stage, engine_dir) for stage in found.stages)
@@ -160,9 +167,9 @@ def stale(engine_dir: Path, *, options: BuildOptions, backend: Backend, model_pa
     return None
 
 
-def resolved(options: BuildOptions, backend: Backend) -> BuildOptions:
+def resolved(options: Options, backend: Backend) -> Options:
     """Options with what they leave to the backend filled in."""
-    if options.candidates is not None:
+    if not isinstance(options, DecoderOptions) or options.candidates is not None:
         return options
     return attrs.evolve(options, candidates=backend.candidates)
 
@@ -213,12 +220,12 @@ def _write_files(folder: Path, sidecars: Mapping[str, bytes | Path]) -> None:
             (folder / name).write_bytes(content)
 
 
-def _discover(engine_dir: Path) -> dict[str, str]:
+def _discover(engine_dir: Path, family: Family) -> dict[str, str]:
     def first(candidates: Sequence[str]) -> str | None:
         return next((c for c in candidates if (engine_dir / c / manifest.FILE_NAME).is_file()), None)
 
-    places = {"llm": first(BACKBONE_FOLDERS), **{name: first(paths) for name, paths in ENCODER_FOLDERS.items()}}
-    taken = {*BACKBONE_FOLDERS, *ENCODER_FOLDERS, "multimodal"}
+    places = {name: first(candidates) for name, candidates in family.places.items()}
+    taken = {place.partition("/")[0] for candidates in family.places.values() for place in candidates}
     for folder in sorted(engine_dir.iterdir()) if engine_dir.is_dir() else ():
         if folder.name not in taken and (folder / manifest.FILE_NAME).is_file():
             places[folder.name] = folder.name

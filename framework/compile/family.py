@@ -13,41 +13,98 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
+from framework.errors import ConfigError, Problem
 from framework.graph.model import Source, Stage
+from framework.schema import attempt, show, unstructure
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 
 
 @attrs.frozen(kw_only=True)
-class BuildOptions:
-    """Caps and precision of a build.
+class EngineOptions:
+    """Options of a build that every family has; a family that has more declares a class of its own below this one.
 
     Attributes:
-        precision: fp32, fp16, bf16, or 8- and 4-bit weights (CPU; activations stay fp32).
-        block_size: neighbours that share a scale where weights are rounded to 8 or 4 bits: 32, 64 or 128. Of a
-            matrix whose rows it does not divide, the largest power of two that does.
-        max_input_len: longest prompt, in tokens.
-        max_kv_cache_capacity: prompt plus reply, in tokens.
+        precision: fp32, fp16, bf16, or 8- and 4-bit weights (CPU; activations stay fp32). A family whose weights
+            cannot be rounded declares the values that it has.
         max_batch_size: rows that run together.
-        prefill_chunk: tokens read in one call; longer prompts are read in several.
-        candidates: best tokens a sampler may look at, 0 for all; None is 0 on the CPU and 1,024 elsewhere, where the
-            number must be fixed.
         components: names to build, or ("all",).
-        hidden_layers: decoder layers whose hidden states become outputs (`hidden.<layer>`); 0 is the embedding, -1 the
-            stream after the last norm.
-        tp_size: more than 1 is tensor parallel, which runs without a graph.
     """
 
     precision: Precision = "fp32"
-    block_size: int = attrs.field(default=32, validator=attrs.validators.in_((32, 64, 128)))
-    max_input_len: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
-    max_kv_cache_capacity: int = attrs.field(default=4096, validator=attrs.validators.ge(1))
     max_batch_size: int = attrs.field(default=4, validator=attrs.validators.ge(1))
-    prefill_chunk: int = attrs.field(default=256, validator=attrs.validators.ge(1))
-    candidates: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
     components: tuple[str, ...] = ("all",)
+
+
+@attrs.frozen(kw_only=True)
+class FloatOptions(EngineOptions):
+    """Of a family whose weights are not rounded to integers."""
+
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+
+
+@attrs.frozen(kw_only=True)
+class RoundedOptions(EngineOptions):
+    """Of a family whose weights may be rounded.
+
+    Attributes:
+        block_size: neighbours that share a scale where weights are rounded to 8 or 4 bits: 32, 64 or 128. Of a
+            matrix whose rows it does not divide, the largest power of two that does.
+    """
+
+    block_size: int = attrs.field(default=32, validator=attrs.validators.in_((32, 64, 128)))
+
+
+@attrs.frozen(kw_only=True)
+class DecoderOptions(RoundedOptions):
+    """Of a family that writes tokens behind a cache.
+
+    Attributes:
+        max_kv_cache_capacity: prompt plus reply, in tokens.
+        candidates: best tokens a sampler may look at, 0 for all; None is 0 on the CPU and 1,024 elsewhere, where the
+            number must be fixed.
+    """
+
+    max_kv_cache_capacity: int = attrs.field(default=4096, validator=attrs.validators.ge(1))
+    candidates: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
+
+
+@attrs.frozen(kw_only=True)
+class PromptOptions(DecoderOptions):
+    """Of a decoder that reads prompts of any length.
+
+    Attributes:
+        max_input_len: longest prompt, in tokens.
+        prefill_chunk: tokens read in one call; longer prompts are read in several.
+    """
+
+    max_input_len: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
+    prefill_chunk: int = attrs.field(default=256, validator=attrs.validators.ge(1))
+
+
+@attrs.frozen(kw_only=True)
+class BackboneOptions(PromptOptions):
+    """Of a decoder whose hidden states other stages may read.
+
+    Attributes:
+        hidden_layers: decoder layers whose hidden states become outputs (`hidden.<layer>`); 0 is the embedding, -1 the
+            stream after the last norm.
+    """
+
     hidden_layers: tuple[int, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class BuildOptions(BackboneOptions):
+    """What a build can be given, of which a family takes what it has (`options_of`).
+
+    Attributes:
+        tp_size: parts that the weights are split into; no family can be split yet, so that more than 1 is refused.
+        own: options that one family alone has, by name.
+    """
+
     tp_size: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    own: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -55,7 +112,7 @@ class Component:
     """One engine to build.
 
     Attributes:
-        name: llm, audio, visual, talker, code_predictor, code2wav ...
+        name: what `components` of a build's options calls it.
         artifact: its folder below the engine folder ("." for the backbone).
         model: makes the ONNX model (`onnx_ir.Model`) for a dtype of activations and states (float32, float16,
             bfloat16), weights referenced by offset, for a backend-neutral network.
@@ -86,12 +143,54 @@ class Topology:
 
 
 class Family(Protocol):
-    """What `models/<family>/topology.py` implements."""
+    """What `models/<family>/topology.py` implements.
 
-    def components(self, checkpoint: Any, options: BuildOptions) -> Sequence[Component]:
+    Attributes:
+        options: class of its build options, below `EngineOptions`; an option that it lacks is refused when it is given.
+        places: where a component of a build made elsewhere may lie below the engine folder, by component, the first
+            that is there; one that is not named lies in a folder of its own name.
+    """
+
+    options: type[Any]
+    places: Mapping[str, Sequence[str]]
+
+    def components(self, checkpoint: Any, options: Any) -> Sequence[Component]:
         """Everything the checkpoint can be built into. Raises ConfigError for a checkpoint it cannot read."""
 
-    def topology(self, components: Mapping[str, str], checkpoint: Any, options: BuildOptions | None) -> Topology | str:
+    def topology(self, components: Mapping[str, str], checkpoint: Any, options: Any | None) -> Topology | str:
         """Stages for the components that exist (name -> artifact folder), or the reason why they make no graph.
         `options` are those of the build; of the backbone's own build when the graph of existing engines is written
         (`build.graph_only=true`), and None when nothing is known of it."""
+
+
+def options_of(family: Family, given: BuildOptions) -> Any:
+    """What was given as the family's own options.
+
+    Raises:
+        ConfigError: an option that the family lacks, or a value that it does not have; all of them.
+    """
+    names = attrs.fields_dict(family.options)
+    shared = attrs.fields_dict(BuildOptions)
+    usual = BuildOptions()
+    hint = f"it has {', '.join(names)}"
+    unheeded = [
+        Problem(
+            where=f"build.{name}",
+            got=show(getattr(given, name)),
+            expected=f"nothing: {type(family).__name__} does not heed it",
+            hint=hint,
+        )
+        for name in shared
+        if name not in names and name != "own" and getattr(given, name) != getattr(usual, name)
+    ]
+    unheeded += [
+        Problem(where=f"build.own.{name}", got=show(value), expected=f"build.{name}, which other families have too")
+        for name, value in given.own.items()
+        if name in shared
+    ]
+    heeded = {name: unstructure(getattr(given, name)) for name in shared if name in names}
+    own = {name: value for name, value in given.own.items() if name not in shared}
+    options, problems = attempt(family.options, {**heeded, **own}, where="build")
+    if unheeded or problems:
+        raise ConfigError([*unheeded, *problems])
+    return options

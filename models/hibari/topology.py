@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+import attrs
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component, Topology
-from framework.errors import ConfigError, Problem
+from framework.compile.family import Component, EngineOptions, Topology
 from framework.graph.model import Input, Port, Source, Stage
 from models.hibari import network
 from models.hibari.config import ENCODER, MAX_STEPS, MAX_TOKENS
@@ -15,14 +16,20 @@ from models.hibari.config import ENCODER, MAX_STEPS, MAX_TOKENS
 NAME = "tts"
 
 
+@attrs.frozen(kw_only=True)
+class HibariOptions(EngineOptions):
+    """The network is published in int8, and has no other precision."""
+
+    precision: Literal["int8"] = "int8"
+
+
 class Hibari:
     """The `hibari` family: see `framework.compile.family.Family`. The checkpoint is the package's ONNX file."""
 
-    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
-        if options.precision != "int8":
-            hint = "build.precision=int8"
-            expected = "int8, in which the network is published"
-            raise ConfigError(Problem(where="build.precision", got=options.precision, expected=expected, hint=hint))
+    options = HibariOptions
+    places: Mapping[str, Sequence[str]] = {}
+
+    def components(self, checkpoint: Checkpoint, options: HibariOptions) -> Sequence[Component]:
         where = str(checkpoint.path)
         return [
             Component(
@@ -42,7 +49,7 @@ class Hibari:
         ]
 
     def topology(
-        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: HibariOptions | None
     ) -> Topology | str:
         if NAME not in components:
             return f"no {NAME} component was built"
@@ -52,7 +59,7 @@ class Hibari:
         return Topology(stages=(stage,), terminals=(Source(NAME, "audio"),))
 
 
-def speaker_stage(artifact: str, text: Source, options: BuildOptions | None) -> Stage:
+def speaker_stage(artifact: str, text: Source, options: HibariOptions | None) -> Stage:
     """The stage that speaks what comes from `text`: a request field, or the text port of another stage."""
     return Stage(
         id=NAME,

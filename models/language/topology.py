@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component
+from framework.compile.family import BackboneOptions, Component
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
 from models.language.config import LLMConfig
@@ -25,10 +25,17 @@ SAMPLING = {
 ENCODED = (("audio", "audio"), ("visual", "image"))  # encoders in front of a backbone, and the field each reads
 
 
+# Where the engines of a build made elsewhere may lie.
+PLACES = {
+    NAME: (".", "thinker", "llm"),
+    **{name: (name, f"multimodal/{name}") for name, _ in ENCODED},
+}
+
+
 def backbone_component(
     config: LLMConfig,
     checkpoint: Checkpoint,
-    options: BuildOptions,
+    options: BackboneOptions,
     *,
     prefix: str = "",
     unused: Sequence[str] = (),
@@ -63,7 +70,7 @@ def backbone_component(
 
 def backbone_stage(
     components: Mapping[str, str],
-    options: BuildOptions | None,
+    options: BackboneOptions | None,
     *,
     encoded: Sequence[tuple[str, str]] = ENCODED,
 ) -> Stage:
@@ -118,12 +125,12 @@ def own_sampling(generation: Mapping[str, Any], prefix: str = "", do_sample: str
     return settings | ({"temperature": 0.0} if generation.get(prefix + do_sample) is False else {})
 
 
-def _candidates(config: LLMConfig, options: BuildOptions) -> int:
+def _candidates(config: LLMConfig, options: BackboneOptions) -> int:
     """Best tokens that every call looks at; 0 when each call says it."""
     return min(options.candidates or 0, config.vocab)
 
 
-def _check_layers(config: LLMConfig, options: BuildOptions) -> None:
+def _check_layers(config: LLMConfig, options: BackboneOptions) -> None:
     where = "build.hidden_layers"
     problems = [
         Problem(where=where, got=str(layer), expected=f"-1, or 0 to {config.layers}")
@@ -140,7 +147,7 @@ def _check_layers(config: LLMConfig, options: BuildOptions) -> None:
 def _model(
     config: LLMConfig,
     checkpoint: Checkpoint,
-    options: BuildOptions,
+    options: BackboneOptions,
     capacity: int,
     dtype: str,
     prefix: str,

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component, Topology
+from framework.compile.family import BackboneOptions, Component, Topology
 from framework.graph.model import Source
 from models.language.config import LLMConfig
-from models.language.topology import NAME, backbone_component, backbone_stage
+from models.language.topology import NAME, PLACES, backbone_component, backbone_stage
 
 
 class LLM:
     """The `llm` family: see `framework.compile.family.Family`."""
 
-    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+    options = BackboneOptions
+    places: Mapping[str, Sequence[str]] = PLACES
+
+    def components(self, checkpoint: Checkpoint, options: BackboneOptions) -> Sequence[Component]:
         config = LLMConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
         return [backbone_component(config, checkpoint, options)]
 
     def topology(
-        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BackboneOptions | None
     ) -> Topology | str:
         if NAME not in components:
             return "no llm component was built"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from framework.compile.family import BuildOptions, Component
+from framework.compile.family import Component, EngineOptions
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
 from models.qwen3_codec.config import MAX_FRAMES, CodecConfig, SpeakerConfig
@@ -16,7 +16,7 @@ FOLDER = "speech_tokenizer"  # of the codec, in the checkpoint
 MAX_REFERENCE = 500  # frames of a voice to clone: 40 s
 
 
-def codec_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Component]:
+def codec_components(checkpoint: Checkpoint, options: EngineOptions) -> list[Component]:
     """`code2wav`, and for a Base checkpoint `speech_tokenizer_encoder` and `speaker_encoder`.
 
     Raises ConfigError when there is no `speech_tokenizer/` in the checkpoint, or it cannot be read.
@@ -61,7 +61,7 @@ def codec_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Comp
     return components
 
 
-def code2wav_stage(artifact: str, options: BuildOptions | None, *, clones: bool = False) -> Stage:
+def code2wav_stage(artifact: str, options: EngineOptions | None, *, clones: bool = False) -> Stage:
     """The vocoder behind a talker; one that clones hands on the recording's frames too."""
     context = [Input(name="context", source=Source("talker", "context"))] if clones else []
     return Stage(
@@ -86,7 +86,7 @@ def open_codec(checkpoint: Checkpoint) -> Checkpoint:
     return open_checkpoint(folder)
 
 
-def kept(model: Any, options: BuildOptions) -> Any:
+def kept(model: Any, options: EngineOptions) -> Any:
     """Sound comes out of convolutions, which no precision of 4 or 8 bits touches; nor should it the little else."""
     if options.precision in ("int4", "int8"):
         model.metadata_props["precision"] = "fp32"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component
+from framework.compile.family import Component, PromptOptions
 from framework.parsing import read_object
 from models.qwen3_encoders.config import (
     PREPROCESSOR,
@@ -25,7 +25,7 @@ CONFIG = "config.json"
 FRAMES = 4  # of a video in one call
 
 
-def encoder_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Component]:
+def encoder_components(checkpoint: Checkpoint, options: PromptOptions) -> list[Component]:
     """`audio` and `visual`. What they read at most makes `max_input_len` tokens.
 
     Raises ConfigError for settings that are missing, malformed or unsupported, also of the preprocessor.
@@ -61,7 +61,7 @@ def encoder_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Co
     ]
 
 
-def _rounded(model: Any, options: BuildOptions) -> Any:
+def _rounded(model: Any, options: PromptOptions) -> Any:
     """In 4 bits a picture would take as long as in fp32: whole numbers of 8 bits take a third of it, and are nearer."""
     from framework.nn.integer import integer_matmuls
 

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component, Topology
+from framework.compile.family import BackboneOptions, Component, Topology
 from framework.graph.model import Input, Port, Source, Stage
-from models.language.topology import NAME, backbone_component, backbone_stage, own_sampling
+from models.language.topology import NAME, PLACES, backbone_component, backbone_stage, own_sampling
 from models.qwen3_codec.config import MAX_FRAMES, VOCODER_FILE, VocoderConfig
 from models.qwen3_codec.topology import VOCODER, code2wav_stage, exported, kept
 from models.qwen3_encoders.topology import AUDIO, VISUAL, encoder_components
@@ -28,7 +28,10 @@ PROJECTION = "hidden_projection"
 class Qwen3Omni:
     """The `qwen3_omni` family: see `framework.compile.family.Family`."""
 
-    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+    options = BackboneOptions
+    places: Mapping[str, Sequence[str]] = PLACES
+
+    def components(self, checkpoint: Checkpoint, options: BackboneOptions) -> Sequence[Component]:
         config = _config(checkpoint)
         return [
             backbone_component(
@@ -44,7 +47,7 @@ class Qwen3Omni:
         ]
 
     def topology(
-        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BackboneOptions | None
     ) -> Topology | str:
         speech = {TALKER, VOCODER}
         if strangers := sorted(components.keys() - {NAME, AUDIO, VISUAL, PROJECTION} - speech):
@@ -62,7 +65,7 @@ class Qwen3Omni:
         return Topology(stages=stages, terminals=(text, Source(VOCODER, "audio")))
 
 
-def thinker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None) -> Stage:
+def thinker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options: BackboneOptions | None) -> Stage:
     """The thinker and its encoders; its defaults are those of the checkpoint."""
     stage = backbone_stage(components, options, encoded=ENCODED)
     if TALKER in components and "accept_hidden" not in {port.id for port in stage.emits}:
@@ -82,14 +85,14 @@ def _config(checkpoint: Checkpoint) -> OmniConfig:
     return OmniConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
 
 
-def _with_accepted(options: BuildOptions, config: OmniConfig) -> BuildOptions:
+def _with_accepted(options: BackboneOptions, config: OmniConfig) -> BackboneOptions:
     """With the hidden states that the talker hears."""
     if not config.speaks or config.accept_layer in options.hidden_layers:
         return options
     return attrs.evolve(options, hidden_layers=(*options.hidden_layers, config.accept_layer))
 
 
-def speech_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Component]:
+def speech_components(checkpoint: Checkpoint, options: BackboneOptions) -> list[Component]:
     """`talker`, `hidden_projection` and `code2wav` of a checkpoint with a talker.
 
     Raises ConfigError for one that cannot be read.
@@ -113,7 +116,7 @@ def speech_components(checkpoint: Checkpoint, options: BuildOptions) -> list[Com
 
 
 def speech_stages(
-    components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+    components: Mapping[str, str], checkpoint: Checkpoint, options: BackboneOptions | None
 ) -> tuple[Stage, ...]:
     """The stages behind a thinker; none where talker or vocoder were not built."""
     if TALKER not in components or VOCODER not in components:
@@ -122,7 +125,7 @@ def speech_stages(
     return (talker, code2wav_stage(components[VOCODER], options))
 
 
-def _talker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None) -> Stage:
+def _talker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options: BackboneOptions | None) -> Stage:
     """With the checkpoint's own sampling, and its first voice, as its defaults."""
     settings: dict[str, Any] = {"prefill_builder": "segments", "code_predictor_artifact": "."}
     settings |= own_sampling(checkpoint.generation_config, "talker_")
@@ -150,7 +153,9 @@ def _speech_config(checkpoint: Checkpoint) -> OmniSpeechConfig:
     return OmniSpeechConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
 
 
-def _talker(config: OmniSpeechConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
+def _talker(
+    config: OmniSpeechConfig, checkpoint: Checkpoint, options: BackboneOptions, capacity: int, dtype: str
+) -> Any:
     from framework.nn import weight_shapes
     from models.qwen3_omni.network import AnswerSpeech
     from models.qwen3_omni.weights import talker_weights
@@ -170,7 +175,7 @@ def _projection(config: OmniSpeechConfig, checkpoint: Checkpoint, dtype: str) ->
     return exported(network, weights, dtype, PROJECTION)
 
 
-def _vocoder(checkpoint: Checkpoint, options: BuildOptions) -> Component:
+def _vocoder(checkpoint: Checkpoint, options: BackboneOptions) -> Component:
     from models.qwen3_omni.code2wav import Code2WavNetwork, late
 
     config = vocoder_config(checkpoint.config, where=f"{checkpoint.path}: config")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component
+from framework.compile.family import Component, PromptOptions
 from models.language.topology import state_names, tokenizer_files
 from models.qwen3_talker.config import SpeechConfig
 
@@ -17,7 +17,7 @@ NAME = "talker"
 def talker_component(
     config: SpeechConfig,
     checkpoint: Checkpoint,
-    options: BuildOptions,
+    options: PromptOptions,
     model: Callable[[int, str], Any],
     media: int = 0,
 ) -> Component:

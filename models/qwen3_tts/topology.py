@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component, Topology
+from framework.compile.family import Component, PromptOptions, Topology
 from framework.graph.model import Input, Port, Source, Stage
 from models.language.topology import own_sampling
 from models.qwen3_codec.topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
@@ -20,7 +20,10 @@ FIELDS = ("voice", "language", "instruct", "ref_audio", "ref_text")
 class Qwen3TTS:
     """The `qwen3_tts` family: see `framework.compile.family.Family`."""
 
-    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+    options = PromptOptions
+    places: Mapping[str, Sequence[str]] = {}
+
+    def components(self, checkpoint: Checkpoint, options: PromptOptions) -> Sequence[Component]:
         config = TTSConfig.from_checkpoint(checkpoint.config, where=f"{checkpoint.path}: config")
         talker = talker_component(
             config, checkpoint, options, lambda capacity, dtype: _model(config, checkpoint, options, capacity, dtype)
@@ -28,7 +31,7 @@ class Qwen3TTS:
         return [talker, *codec_components(checkpoint, options)]
 
     def topology(
-        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: PromptOptions | None
     ) -> Topology | str:
         if strangers := sorted(components.keys() - {NAME, VOCODER, ENCODER, SPEAKER}):
             return f"no stage runs the component {', '.join(strangers)}"
@@ -41,7 +44,7 @@ class Qwen3TTS:
 
 
 def talker_stage(
-    components: Mapping[str, str], config: TTSConfig, generation: Mapping[str, Any], options: BuildOptions | None
+    components: Mapping[str, str], config: TTSConfig, generation: Mapping[str, Any], options: PromptOptions | None
 ) -> Stage:
     """The talker's stage, with the checkpoint's own sampling as its defaults."""
     settings: dict[str, Any] = {"prefill_builder": "tts", "code_predictor_artifact": "."}
@@ -72,7 +75,7 @@ def talker_stage(
     )
 
 
-def _model(config: TTSConfig, checkpoint: Checkpoint, options: BuildOptions, capacity: int, dtype: str) -> Any:
+def _model(config: TTSConfig, checkpoint: Checkpoint, options: PromptOptions, capacity: int, dtype: str) -> Any:
     from framework.nn import export, weight_shapes
     from models.qwen3_tts.network import TextSpeech
     from models.qwen3_tts.weights import talker_weights

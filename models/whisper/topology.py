@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint
-from framework.compile.family import BuildOptions, Component, Topology
+from framework.compile.family import Component, DecoderOptions, Topology
 from framework.graph.model import Input, Port, Source, Stage
 from models.whisper.config import WhisperConfig
 
@@ -17,7 +17,10 @@ STAGE = "asr"
 class Whisper:
     """The `whisper` family: see `framework.compile.family.Family`."""
 
-    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+    options = DecoderOptions
+    places: Mapping[str, Sequence[str]] = {}
+
+    def components(self, checkpoint: Checkpoint, options: DecoderOptions) -> Sequence[Component]:
         where = f"{checkpoint.path}: config"
         config = WhisperConfig.from_checkpoint(checkpoint.config, checkpoint.generation_config, where)
         layers = range(config.decoder_layers)
@@ -44,7 +47,7 @@ class Whisper:
         ]
 
     def topology(
-        self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None
+        self, components: Mapping[str, str], checkpoint: Checkpoint, options: DecoderOptions | None
     ) -> Topology | str:
         for name in (ENCODER, DECODER):
             if name not in components:
@@ -66,11 +69,11 @@ class Whisper:
         return Topology(stages=(stage,), terminals=(Source(STAGE, "text"),))
 
 
-def _capacity(config: WhisperConfig, options: BuildOptions) -> int:
+def _capacity(config: WhisperConfig, options: DecoderOptions) -> int:
     return min(config.context, options.max_kv_cache_capacity)
 
 
-def _encoder(config: WhisperConfig, checkpoint: Checkpoint, options: BuildOptions, dtype: str) -> Any:
+def _encoder(config: WhisperConfig, checkpoint: Checkpoint, options: DecoderOptions, dtype: str) -> Any:
     from framework.nn.integer import integer_matmuls
     from models.whisper.network import AudioEncoder
     from models.whisper.weights import DECODER_ONLY
@@ -80,7 +83,7 @@ def _encoder(config: WhisperConfig, checkpoint: Checkpoint, options: BuildOption
     return integer_matmuls(model) if options.precision in ("int8", "int4") else model
 
 
-def _decoder(config: WhisperConfig, checkpoint: Checkpoint, options: BuildOptions, dtype: str) -> Any:
+def _decoder(config: WhisperConfig, checkpoint: Checkpoint, options: DecoderOptions, dtype: str) -> Any:
     from models.whisper.network import TextDecoder
     from models.whisper.weights import ENCODER_ONLY
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from framework.checkpoints.checkpoint import open_checkpoint
 from framework.compile.builder import build, family_of, graph_only, resolved, stale
-from framework.compile.family import BuildOptions
+from framework.compile.family import BuildOptions, FloatOptions, options_of
 from framework.engines import manifest
 from framework.engines.backend import Backend
 from framework.engines.cuda.backend import OnnxRuntimeCuda
@@ -24,6 +24,7 @@ from framework.engines.tensorrt.backend import TensorRT
 from framework.errors import ConfigError
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
+from models.llm.topology import LLM
 from tests.models.llm.tiny import FAMILIES, OPTIONS, build_tiny, write_tokenizer
 from tests.models.running import CPU
 
@@ -122,13 +123,6 @@ def test_hidden_layers_become_ports(checkpoint: Path, tmp_path: Path) -> None:
     assert graph.stages[0].config == {"accept_hidden_layer": 1}
 
 
-def test_a_tensor_parallel_build_has_engines_and_no_graph(checkpoint: Path, tmp_path: Path) -> None:
-    options = attrs.evolve(SMALL, tp_size=2)
-    reason = build(checkpoint, tmp_path / "engines", families=FAMILIES, options=options, backend=CPU)
-    assert reason == "a tensor-parallel build runs without a graph"
-    assert (tmp_path / "engines" / "engine.json").exists() and not (tmp_path / "engines" / FILE_NAME).exists()
-
-
 # Bad checkpoints and options: every fault, before anything is written
 
 
@@ -224,6 +218,7 @@ def test_a_bad_checkpoint_is_named_and_nothing_is_written(
     [
         pytest.param({"hidden_layers": (2,)}, CPU, r"build\.hidden_layers: got 2, expected -1, or 0 to 1", id="layer"),
         pytest.param({"hidden_layers": (1, -1)}, CPU, "at most one other layer", id="two layers"),
+        pytest.param({"tp_size": 2}, CPU, r"build\.tp_size: got 2, expected nothing: LLM does not heed it", id="parts"),
         pytest.param({"components": ("lmm",)}, CPU, "got 'lmm', expected a component .*llm", id="component"),
         pytest.param(
             {"precision": "int4"}, OnnxRuntimeCuda(), "int4 on cuda.*fp32, fp16 or bf16", id="4 bits on a GPU"
@@ -239,6 +234,57 @@ def test_options_that_cannot_be_had_are_named(
             checkpoint, tmp_path / "engines", families=FAMILIES, options=attrs.evolve(SMALL, **options), backend=backend
         )
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@attrs.frozen(kw_only=True)
+class PlainOptions(FloatOptions):
+    """`rate` is an option that this family alone has."""
+
+    rate: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+
+
+class Plain(LLM):
+    """A family that heeds little; it is asked for its options alone."""
+
+    options = PlainOptions
+
+
+def test_options_that_a_family_does_not_heed_are_refused_each_by_name() -> None:
+    given = BuildOptions(precision="int8", block_size=64, hidden_layers=(1,), max_batch_size=2, own={"rate": 0})
+    with pytest.raises(ConfigError) as raised:
+        options_of(Plain(), given)
+    assert [(problem.where, problem.got) for problem in raised.value.problems] == [
+        ("build.block_size", "64"),
+        ("build.hidden_layers", "[1]"),
+        ("build.precision", '"int8"'),
+        ("build.rate", "0"),
+    ]
+    block_size, _, precision, _ = raised.value.problems
+    assert block_size.expected == "nothing: Plain does not heed it"
+    assert block_size.hint == "it has max_batch_size, components, precision, rate"
+    assert precision.expected == 'one of "fp32", "fp16", "bf16"'
+
+
+def test_a_family_gets_its_own_options_and_no_other() -> None:
+    given = BuildOptions(precision="fp16", max_batch_size=2, own={"rate": 3})
+    assert options_of(Plain(), given) == PlainOptions(precision="fp16", max_batch_size=2, rate=3)
+    heeded = {name: getattr(SMALL, name) for name in attrs.fields_dict(LLM.options)}
+    assert options_of(LLM(), SMALL) == LLM.options(**heeded)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"rat": 2}, r"build\.rat: got unknown key.*did you mean 'rate'"),
+        (
+            {"block_size": 64},
+            r"build\.own\.block_size: got 64, expected build\.block_size, which other",
+        ),
+    ],
+)
+def test_an_own_option_has_a_name_that_the_family_knows(own: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        options_of(Plain(), BuildOptions(own=own))
 
 
 def test_a_failed_build_leaves_the_older_engines(built: Path, tmp_path: Path) -> None:
@@ -415,7 +461,7 @@ def test_hidden_states_that_an_engine_gives_are_ports_of_its_graph(checkpoint: P
 
 
 def test_a_folder_without_engines_says_where_they_are_looked_for(built: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no engine, expected engine\.json in it, in thinker, llm or"):
+    with pytest.raises(ConfigError, match=r"no engine, expected engine\.json in it, in thinker, llm, audio,"):
         graph_only(built / "checkpoint", tmp_path, families=FAMILIES)
 
 

@@ -94,6 +94,8 @@ def test_changes_that_fit_no_stage_are_refused_all_at_once() -> None:
 class Second:
     """The same network under another name, so that two of them fit in one graph."""
 
+    options, places = LLM.options, LLM.places
+
     def components(self, checkpoint: Any, options: BuildOptions) -> Sequence[Component]:
         return LLM().components(checkpoint, options)
 

@@ -211,7 +211,7 @@ def test_a_build_is_two_engines_of_the_published_weights(engines: Path, publishe
 
 def test_other_precisions_are_refused(published: Path, tmp_path: Path) -> None:
     options = attrs.evolve(INT8, precision="fp16")
-    with pytest.raises(ConfigError, match=r"build.precision: got fp16, expected int8"):
+    with pytest.raises(ConfigError, match=r'build\.precision: got "fp16", expected "int8"'):
         build(published, tmp_path / "e", families={"hibari": Hibari()}, options=options, backend=CPU)
     assert not (tmp_path / "e").exists()
 

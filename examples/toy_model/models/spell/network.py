@@ -11,9 +11,7 @@ from framework.nn import Embedding, Linear
 from models.spell.config import VOCAB, SpellConfig
 
 
-class Spell(nn.Module):
-    """The names of its parameters are those of the checkpoint."""
-
+class Spell(nn.Module):  # its parameters are named as in the checkpoint
     def __init__(self, config: SpellConfig, dtype: str) -> None:
         super().__init__()
         self.embed = Embedding(VOCAB, config.hidden)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from framework.checkpoints.checkpoint import Checkpoint
 from framework.checkpoints.weights import load_weights
-from framework.compile.family import BuildOptions, Component, Topology
+from framework.compile.family import Component, FloatOptions, Topology
 from framework.graph.model import Input, Port, Source, Stage
 from framework.nn import export, weight_shapes
 from framework.schema import structure
@@ -13,7 +13,10 @@ from models.spell.network import Spell
 
 
 class Family:
-    def components(self, checkpoint: Checkpoint, options: BuildOptions) -> Sequence[Component]:
+    options = FloatOptions  # int8 and int4 are refused
+    places: Mapping[str, Sequence[str]] = {}
+
+    def components(self, checkpoint: Checkpoint, options: FloatOptions) -> Sequence[Component]:
         config = structure(SpellConfig, checkpoint.config, where=f"{checkpoint.path}: config")
 
         def model(dtype: str) -> object:
@@ -24,7 +27,7 @@ class Family:
         states, caps = {"state": "state.next"}, {"batch": options.max_batch_size}
         return [Component(name="llm", artifact=".", model=model, states=states, caps=caps)]
 
-    def topology(self, components: Mapping[str, str], checkpoint: Checkpoint, options: BuildOptions | None) -> Topology:
+    def topology(self, components: Mapping[str, str], checkpoint: Checkpoint, options: FloatOptions | None) -> Topology:
         stage = Stage(
             id="speller",
             runner="spell.speller",
