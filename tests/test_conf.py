@@ -130,6 +130,9 @@ def test_each_flag_of_the_original_has_a_setting(flag: str) -> None:
 def test_each_preset_says_what_it_is_and_where_its_weights_come_from(deployment: str) -> None:
     config = structure(FetchConfig, composed("fetch", f"deployment={deployment}"), where="")
     assert config.deployment.description and config.deployment.size
+    families = composed("inference")["families"]
+    for part in config.deployment.parts.values() or [config.deployment]:
+        assert part.architectures and {*part.architectures} <= {*families}, "which checkpoints it is for"
     if deployment.startswith(("qwen3_tts", "qwen3_omni")):
         assert config.deployment.source is None and "model_dir" in config.deployment.needs, "no package carries them"
         return

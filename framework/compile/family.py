@@ -142,6 +142,13 @@ class Topology:
     terminals: tuple[Source, ...]
 
 
+def only(families: Mapping[str, Family], architectures: Sequence[str]) -> Mapping[str, Family]:
+    """The families of these architectures, so that a checkpoint of another is refused by name; all for none."""
+    if not architectures:
+        return families
+    return {name: family for name, family in families.items() if name in architectures}
+
+
 class Family(Protocol):
     """What `models/<family>/topology.py` implements.
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from framework.compile.builder import Progress, build, stale
-from framework.compile.family import BuildOptions, Family
+from framework.compile.family import BuildOptions, Family, only
 from framework.engines.backend import Backend
 from framework.errors import ConfigError, Problem
 from framework.graph import files
@@ -18,10 +18,11 @@ from framework.graph.model import FILE_NAME, Graph, Source
 
 @attrs.frozen(kw_only=True)
 class Part:
-    """One checkpoint of a joined deployment and what it is built with."""
+    """One checkpoint of a joined deployment, what it is built with, and what it may be; () is any."""
 
     model: Path
     options: BuildOptions
+    architectures: tuple[str, ...] = ()
 
 
 def build_joined(
@@ -47,8 +48,9 @@ def build_joined(
         graphs = {}
         for name, part in parts.items():
             progress(f"{name}:")
+            mine = only(families, part.architectures)
             found = build(
-                part.model, folder / name, families=families, options=part.options, backend=backend, progress=progress
+                part.model, folder / name, families=mine, options=part.options, backend=backend, progress=progress
             )
             if isinstance(found, str):
                 where = f"deployment.parts.{name}"

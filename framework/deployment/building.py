@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from framework.compile.family import BuildOptions, Family
+from framework.compile.family import BuildOptions, Family, only
 from framework.deployment.config import BuildConfig, Paths, Preset
 from framework.deployment.instances import PREFIXES, families, safe_instantiate
 from framework.deployment.planning import Planned
@@ -94,15 +94,16 @@ def plan(config: BuildConfig, backend: Backend) -> list[Planned]:
 
     table, found = families(config.families, PREFIXES), []
     if not config.deployment.parts:
-        parts = {"": (checkpoint(config), config.build.options)}
+        parts = {"": (checkpoint(config), config.build.options, config.deployment.architectures)}
     else:
         _no_options_of_one(config)
         parts = {
-            name: (part.model_dir or fetch_weights(part, config.paths), part.options)
+            name: (part.model_dir or fetch_weights(part, config.paths), part.options, part.architectures)
             for name, part in config.deployment.parts.items()
         }
-    for name, (path, options) in parts.items():
-        for component, takes in builder.plan(path, families=table, options=options, backend=backend).items():
+    for name, (path, options, architectures) in parts.items():
+        mine = only(table, architectures)
+        for component, takes in builder.plan(path, families=mine, options=options, backend=backend).items():
             found.append(Planned(stage=name, engine=component, takes=takes, rows=options.max_batch_size))
     return found
 
@@ -110,16 +111,17 @@ def plan(config: BuildConfig, backend: Backend) -> list[Planned]:
 def _build(config: BuildConfig, prefixes: tuple[str, ...]) -> Graph | str:
     from framework.compile import builder
 
-    target, families_table = engine_dir(config), families(config.families, prefixes)
+    target, table = engine_dir(config), families(config.families, prefixes)
+    mine = only(table, config.deployment.architectures)
     if config.build.graph_only:
-        return builder.graph_only(checkpoint(config), target, families=families_table)
+        return builder.graph_only(checkpoint(config), target, families=mine)
     backend = safe_instantiate(config.backend, "backend", prefixes)
     if config.deployment.parts:
-        return _build_parts(config, target, families_table, backend)
+        return _build_parts(config, target, table, backend)
     return builder.build(
         checkpoint(config),
         target,
-        families=families_table,
+        families=mine,
         options=config.build.options,
         backend=backend,
         progress=say,
@@ -134,6 +136,7 @@ def _build_parts(config: BuildConfig, target: Path, table: Mapping[str, Family],
         name: Part(
             model=fetch_weights(part, config.paths) if part.model_dir is None else part.model_dir.expanduser(),
             options=part.options,
+            architectures=part.architectures,
         )
         for name, part in config.deployment.parts.items()
     }

@@ -33,6 +33,7 @@ class Preset:
     description: str = ""
     needs: str = ""
     size: str = ""
+    architectures: tuple[str, ...] = ()
     source: Source | None = None
     model_dir: Path | None = None
     engine_dir: Path | None = None

@@ -23,6 +23,7 @@ from framework.graph import files
 from framework.graph.model import FILE_NAME
 from framework.schema import structure
 from tests.compile.test_builder import write_checkpoint
+from tests.models.running import CPU
 
 TINY = ["max_input_len=16", "max_kv_cache_capacity=24", "max_batch_size=2", "prefill_chunk=8"]
 
@@ -74,6 +75,28 @@ def test_a_checkpoint_that_is_named_is_not_fetched(fetched: list[str], tmp_path:
 def test_what_is_not_given_is_asked_for(action: Callable[..., Any], overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         action(configured(*overrides))
+
+
+# What a preset is for
+
+
+@pytest.mark.parametrize("action", [building.build, lambda config: building.plan(config, CPU)], ids=["build", "plan"])
+def test_a_checkpoint_of_another_family_than_the_preset_is_refused(
+    action: Callable[[BuildConfig], Any], tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint")
+    given = ("deployment=qwen3_tts_0_6b", f"model_dir={tmp_path}/checkpoint", f"engine_dir={tmp_path}/engines")
+    said = "architectures: got LlamaForCausalLM, expected a supported architecture: Qwen3TTSForConditionalGeneration"
+    for extra in ([], ["build.graph_only=true"]):
+        with pytest.raises(ConfigError, match=said):
+            action(configured(*given, *extra))
+    assert not (tmp_path / "engines").exists()
+
+
+def test_a_part_of_another_family_is_refused(tmp_path: Path) -> None:
+    config = joined(tmp_path, "deployment.parts.llm.architectures=[WhisperForConditionalGeneration]")
+    with pytest.raises(ConfigError, match=r"got LlamaForCausalLM, expected .* WhisperForConditionalGeneration"):
+        building.build(config)
 
 
 # Deployments of several checkpoints
