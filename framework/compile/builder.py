@@ -22,6 +22,7 @@ from framework.compile.family import (
 from framework.engines import manifest
 from framework.engines.backend import Backend, compile_engine
 from framework.engines.footprint import Footprint
+from framework.engines.trial import run_once
 from framework.errors import ConfigError, MultistageError, Problem, nearest
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
@@ -79,6 +80,9 @@ def build(
                 options=recorded,
             )
             _write_files(target, component.files)
+            unable = run_once(target, backend, least=component.least, most=component.most)
+            if unable is not None:
+                progress(f"{component.name}: not tried, for it cannot run here: {unable}")
         found = family.topology({c.name: c.artifact for c in components}, checkpoint, heeded)
         if isinstance(found, Topology):
             graph = Graph(terminals=found.terminals, stages=found.stages)

@@ -121,6 +121,7 @@ class Component:
         opt: see caps.
         most: dims of the largest call that its runner makes, where those are less than the caps: what its activations
             are planned for.
+        least: dims of the smallest call that its runner makes, where those are more than 1.
         files: sidecar files to lie beside the engine: name -> bytes, or a path to copy.
     """
 
@@ -131,6 +132,7 @@ class Component:
     caps: Mapping[str, int]
     opt: Mapping[str, int] = attrs.field(factory=dict)
     most: Mapping[str, int] = attrs.field(factory=dict)
+    least: Mapping[str, int] = attrs.field(factory=dict)
     files: Mapping[str, bytes | Path] = attrs.field(factory=dict)
 
 

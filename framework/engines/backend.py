@@ -102,6 +102,10 @@ class Backend(abc.ABC):
     def load(self, folder: Path, record: Manifest) -> Engine:
         """Load a checked engine of this backend. Raises ConfigError when it does not fit what is here."""
 
+    def unable(self, record: Manifest) -> str | None:
+        """Why this machine cannot run an engine that was built for the backend, in words; None when it can."""
+        return None
+
     def among(self, engines: int) -> Backend:
         """The backend as it works where so many engines share the machine."""
         return self

@@ -38,6 +38,7 @@ class Hibari:
                 model=lambda dtype: network.decoder(_published(checkpoint), where),
                 states={},
                 caps={"tokens": MAX_TOKENS, "steps": MAX_STEPS, "frames": network.FRAMES_PER_STEP * MAX_STEPS},
+                least={"frames": network.FRAMES_PER_STEP},
             ),
             Component(
                 name=ENCODER,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 from attrs import validators as v
@@ -65,16 +65,20 @@ class OnnxRuntimeCuda(Backend):
 
         return Compiled(files=engine.save(model, folder))
 
+    def unable(self, record: Manifest) -> str | None:
+        try:
+            self._package()
+            self.free_memory()
+        except ConfigError as error:
+            return f"{error.problems[0].got} where {error.problems[0].expected} is needed"
+        return None
+
     def load(self, folder: Path, record: Manifest) -> Engine:
         from framework.engines.cuda.engine import CudaEngine
         from framework.engines.cuda.memory import DeviceMemory
         from framework.engines.ort import engine
 
-        ort = engine.onnxruntime(self.name)
-        if PROVIDER not in (present := ort.get_available_providers()):
-            hint = "pip uninstall onnxruntime; pip install 'multistage[cuda]'"
-            got = f"an ONNX Runtime with {', '.join(present)}"
-            raise ConfigError(Problem(where="backend=cuda", got=got, expected=f"one with {PROVIDER}", hint=hint))
+        ort = self._package()
         if hasattr(ort, "preload_dlls"):
             ort.preload_dlls()  # the libraries of the nvidia-* packages, which are on no search path
         memory = DeviceMemory(self.device)
@@ -93,6 +97,17 @@ class OnnxRuntimeCuda(Backend):
             hint = "the CUDA and cuDNN libraries that onnxruntime-gpu needs did not load"
             raise ConfigError(Problem(where=str(folder), got=got, expected=PROVIDER, hint=hint))
         return CudaEngine(session, record, memory, captures=self.cuda_graph)
+
+    def _package(self) -> Any:
+        """ONNX Runtime. Raises ConfigError for one that has no part for a GPU."""
+        from framework.engines.ort import engine
+
+        ort = engine.onnxruntime(self.name)
+        if PROVIDER not in (present := ort.get_available_providers()):
+            hint = "pip uninstall onnxruntime; pip install 'multistage[cuda]'"
+            got = f"an ONNX Runtime with {', '.join(present)}"
+            raise ConfigError(Problem(where="backend=cuda", got=got, expected=f"one with {PROVIDER}", hint=hint))
+        return ort
 
 
 PROVIDER = "CUDAExecutionProvider"

@@ -1,7 +1,7 @@
 """Cached attention -> ONNX Runtime's GroupQueryAttention, which rotates, updates the cache and attends in one kernel.
 
 It looks only at entries a row has, not at the whole capacity, and needs no mask. Tokens with rotary positions of their
-own are rotated before it.
+own are rotated before it. Heads of sizes that the kernel does not take keep the standard operators.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import onnx_ir as ir
 from framework.engines.passes.rewrite import Graph, Node, Value, constant, producer, remove_unused, take_over
 
 DOMAIN = "com.microsoft"
+# The kernel takes heads whose size is a multiple of these, and says so only when it runs.
+ROTATED_MULTIPLE = 16  # elements of a head that it rotates itself
+MULTIPLE = 8  # elements of a head that comes rotated
 
 
 def fuse_attention(model: ir.Model) -> ir.Model:
@@ -41,6 +44,8 @@ def _fuse(graph: Graph, attention: Node) -> bool:
     if at is None or list(rotary.inputs[3:]) != counted or list(key_rotary.inputs[3:]) != counted:
         return False
     if "cache_positions" not in (at.name or "") or back.op_type != "Transpose":
+        return False
+    if int(keys.inputs[0].shape[3]) % (ROTATED_MULTIPLE if counted else MULTIPLE):
         return False
     flat = next(use.node for use in back.outputs[0].uses())
 

@@ -23,6 +23,8 @@ from framework.errors import ConfigError, Problem
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from framework.engines.cuda.memory import DeviceMemory
+
 _DISTRIBUTION = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 _CAPABILITY = "compute_capability"
 
@@ -86,20 +88,19 @@ class TensorRT(Backend):
         )
         return Compiled(files=[plan.PLAN], needs={_CAPABILITY: capability})
 
+    def unable(self, record: Manifest) -> str | None:
+        try:
+            self._check_gpu("", record)
+        except ConfigError as error:
+            return f"{error.problems[0].got} where {error.problems[0].expected} is needed"
+        return None
+
     def load(self, folder: Path, record: Manifest) -> Engine:
-        from framework.engines.cuda.memory import DeviceMemory
         from framework.engines.tensorrt.engine import TensorRTEngine
 
         trt = self._package()
         self._check_version(folder, record)
-        memory = DeviceMemory(self.device)
-        built = record.options.get(_CAPABILITY)
-        if built != memory.compute_capability:
-            got, expected = (
-                f"a plan for compute capability {built}",
-                f"{memory.compute_capability}, that of {self.place}",
-            )
-            raise ConfigError(Problem(where=str(folder), got=got, expected=expected, hint=self._again))
+        memory = self._check_gpu(str(folder), record)
         return TensorRTEngine(trt, folder, record, memory)
 
     @property
@@ -143,6 +144,18 @@ class TensorRT(Backend):
             got = repr(self.compute_capability)
             raise ConfigError(Problem(where=f"backend.{_CAPABILITY}", got=got, expected=expected))
         return self.compute_capability
+
+    def _check_gpu(self, where: str, record: Manifest) -> DeviceMemory:
+        """The GPU's memory. Raises ConfigError for one that the engine was not built for."""
+        from framework.engines.cuda.memory import DeviceMemory
+
+        memory = DeviceMemory(self.device)
+        built = record.options.get(_CAPABILITY)
+        if built != memory.compute_capability:
+            got = f"a plan for compute capability {built}"
+            expected = f"{memory.compute_capability}, that of {self.place}"
+            raise ConfigError(Problem(where=where, got=got, expected=expected, hint=self._again))
+        return memory
 
     def _check_version(self, folder: Path, record: Manifest) -> None:
         package = _DISTRIBUTION[self.module]
