@@ -158,8 +158,7 @@ def compile_engine(
     Raises:
         ConfigError: the model is not valid, or the backend cannot compile it; lists every fault found.
     """
-    name = folder.name.removeprefix(".").removesuffix(".building")  # the folder it will be
-    where = f"{name} ({backend.name})"
+    where = title(folder, backend)
     verify.check(model, where=where, states=states, caps=caps)
     for rewrite in (*backend.passes(), backend.store_weights):
         model = rewrite(model)
@@ -183,6 +182,12 @@ def compile_engine(
     )
     manifest.write(folder, record)
     return record
+
+
+def title(folder: Path, backend: Backend) -> str:
+    """What errors call the engine that is being built in `folder`."""
+    name = folder.name.removeprefix(".").removesuffix(".building")  # the folder it will be
+    return f"{name} ({backend.name})"
 
 
 def open_engine(folder: Path, backend: Backend) -> Engine:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from framework.engines import manifest
-from framework.engines.backend import Backend, open_engine
-from framework.engines.base import Engine, EngineSpec, TensorSpec
+from framework.engines.backend import Backend, open_engine, title
+from framework.engines.base import Array, Engine, EngineSpec, TensorSpec
 from framework.engines.footprint import footprint
 from framework.engines.memory import numpy_dtype
 from framework.errors import ConfigError, MultistageError, Problem
@@ -26,7 +26,7 @@ def run_once(
     least: Mapping[str, int] | None = None,
     most: Mapping[str, int] | None = None,
 ) -> str | None:
-    """Run an engine on zeros: with every dimension 1, then with every dimension as large as it may be.
+    """Run an engine on values that mean nothing: with every dimension 1, then with each as large as it may be.
 
     The dimensions of the larger call are halved until it fits into the memory that is free and, by the time that the
     smaller one took for each element of its inputs, into `LONGEST`.
@@ -60,8 +60,7 @@ def run_once(
         raise
     except Exception as error:  # whatever a kernel raises
         got = " ".join(str(error).split())
-        where = f"{folder.name} ({backend.name})"
-        raise ConfigError(Problem(where=where, got=got, expected="an engine that runs")) from error
+        raise ConfigError(Problem(where=title(folder, backend), got=got, expected="an engine that runs")) from error
     return None
 
 
@@ -89,9 +88,12 @@ def _run(engine: Engine, dims: Mapping[str, int]) -> None:
         call.read(tensor.name)
 
 
-def _value(tensor: TensorSpec, dims: Mapping[str, int]) -> np.ndarray:
-    """Zeros; of an input that is named like a dimension, its size."""
-    return np.full(tensor.resolve(dims), dims.get(tensor.name, 0), numpy_dtype(tensor.dtype))
+def _value(tensor: TensorSpec, dims: Mapping[str, int]) -> Array:
+    """What any input may hold: integers of 0 (an id, an index, a length), numbers of a half (a sample, a probability).
+    One integer for the whole call is a count: that of the dimension it is named after, else 1."""
+    kind = numpy_dtype(tensor.dtype)
+    count = dims.get(tensor.name, 1) if tensor.shape == (1,) else 0
+    return np.full(tensor.resolve(dims), count if kind.kind in "iub" else 0.5, kind)
 
 
 def _elements(spec: EngineSpec, dims: Mapping[str, int]) -> int:

@@ -9,7 +9,8 @@ from framework.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from framework.compile.family import Component, EngineOptions
 from framework.errors import ConfigError, Problem
 from framework.graph.model import Input, Port, Source, Stage
-from models.qwen3_codec.config import MAX_FRAMES, CodecConfig, SpeakerConfig
+from models.qwen3_codec.config import HOP, MAX_FRAMES, CodecConfig, SpeakerConfig
+from models.qwen3_codec.processing import SHORTEST
 
 VOCODER, ENCODER, SPEAKER = "code2wav", "speech_tokenizer_encoder", "speaker_encoder"
 FOLDER = "speech_tokenizer"  # of the codec, in the checkpoint
@@ -56,6 +57,7 @@ def codec_components(checkpoint: Checkpoint, options: EngineOptions) -> list[Com
                 model=lambda dtype: kept(_speaker(speaker, checkpoint, dtype), options),
                 states={},
                 caps={"steps": MAX_REFERENCE * 8},
+                least={"steps": SHORTEST // HOP},
             ),
         ]
     return components

@@ -15,13 +15,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from framework.checkpoints.checkpoint import open_checkpoint
+from framework.compile import builder
 from framework.compile.builder import build, family_of, graph_only, resolved, stale
 from framework.compile.family import BuildOptions, FloatOptions, options_of
 from framework.engines import manifest
 from framework.engines.backend import Backend
 from framework.engines.cuda.backend import OnnxRuntimeCuda
 from framework.engines.tensorrt.backend import TensorRT
-from framework.errors import ConfigError
+from framework.errors import ConfigError, Problem
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
 from models.llm.topology import LLM
@@ -121,6 +122,26 @@ def test_hidden_layers_become_ports(checkpoint: Path, tmp_path: Path) -> None:
     ports = {port.id: port.binding for port in graph.stages[0].emits}
     assert ports == {"text": "", "embeddings": "hidden.0", "accept_hidden": "hidden.1"}
     assert graph.stages[0].config == {"accept_hidden_layer": 1}
+
+
+def test_an_engine_that_does_not_run_is_not_built(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ConfigError(Problem(where="llm (cpu)", got="a kernel's words", expected="an engine that runs"))
+
+    monkeypatch.setattr(builder, "run_once", broken)
+    with pytest.raises(ConfigError, match="an engine that runs"):
+        build(checkpoint, tmp_path / "engines", families=FAMILIES, options=SMALL, backend=CPU)
+    assert not (tmp_path / "engines").exists()
+
+
+def test_an_engine_for_a_gpu_that_is_not_here_is_built_and_not_tried(checkpoint: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    options = attrs.evolve(SMALL, candidates=64)
+    backend = OnnxRuntimeCuda(device=99)
+    build(checkpoint, tmp_path / "e", families=FAMILIES, options=options, backend=backend, progress=told.append)
+    assert told[-1].startswith("llm: not tried, for it cannot run here: ")
 
 
 # Bad checkpoints and options: every fault, before anything is written

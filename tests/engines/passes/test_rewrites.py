@@ -96,6 +96,23 @@ def test_one_row_goes_on_from_its_cache_in_chunks() -> None:
         np.testing.assert_allclose(a, b, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("head_dim", [8, 12, 24])
+def test_heads_that_the_kernel_does_not_take_keep_the_standard_operators(head_dim: int, call: dict[str, Any]) -> None:
+    config = attrs.evolve(CONFIG, head_dim=head_dim, qk_norm=True)
+    before = decoder(config)
+    feeds = decoder_feeds(before, **call)
+    after = rewritten(decoder(config), OnnxRuntimeCpu())
+    assert "GroupQueryAttention" not in types(after)
+    same(run(after, **feeds), run(before, **feeds), call["past"], call["tokens"])
+
+
+@pytest.mark.parametrize(("head_dim", "fused"), [(8, True), (24, True), (12, False)])
+def test_heads_that_come_rotated_may_be_smaller(head_dim: int, fused: bool) -> None:
+    config = attrs.evolve(CONFIG, head_dim=head_dim, mrope=(head_dim // 2 - 2, 1, 1), media=True)
+    assert ("GroupQueryAttention" in types(rewritten(decoder(config), OnnxRuntimeCpu()))) == fused
+
+
 def test_siblings_are_packed_and_others_left_alone() -> None:
     model = decoder()
     before = types(model)["MatMul"]
