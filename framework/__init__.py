@@ -34,8 +34,9 @@ _PUBLIC = {
 }
 __all__ = [*_PUBLIC]
 
+if not TYPE_CHECKING:  # which would take any name then
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_PUBLIC[name]), name)

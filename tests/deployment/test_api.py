@@ -181,4 +181,4 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     import framework
 
     with pytest.raises(AttributeError, match="no attribute 'Deploymet'"):
-        _ = framework.Deploymet
+        _ = framework.Deploymet  # type: ignore[attr-defined]
