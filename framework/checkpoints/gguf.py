@@ -68,6 +68,9 @@ _CONFIG_EXPERTS = {
 }
 
 
+_FIELDS = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}  # float16 numbers in front of a block: its scale, and its minimum
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class GGUFTensor(Tensor):
     """A weight of a GGUF file.
@@ -90,11 +93,15 @@ class GGUFTensor(Tensor):
     def in_file(self) -> bool:
         return self.format in PLAIN and not self.heads
 
+    @property
+    def block_format(self) -> str:
+        return self.format if self.format in _FIELDS else ""
+
     def blocks(self) -> Blocks | None:
         """Blocks of Q4_0, Q4_1 and Q8_0, rows in the official order."""
-        fields = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}.get(self.format)
-        if fields is None:
+        if not self.block_format:
             return None
+        fields = _FIELDS[self.format]
         rows = self._ordered(self.raw().reshape(*self.shape[:-1], self.shape[-1] // _BLOCK, -1))
         halves = np.ascontiguousarray(rows[..., : 2 * fields]).view(np.float16)
         quants = rows[..., 2 * fields :]

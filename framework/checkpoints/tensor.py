@@ -65,6 +65,11 @@ class Tensor:
         return self.raw().view(numpy_dtype(self.dtype)).reshape(self.shape)
 
     @property
+    def block_format(self) -> str:
+        """Format of the blocks that `blocks()` gives, "" where it gives none; nothing is read."""
+        return ""
+
+    @property
     def in_file(self) -> bool:
         """Whether the file has the weight as `array()` gives it, so that a part of it costs no more than the part."""
         return True

@@ -57,6 +57,7 @@ def build(
     family = family_of(checkpoint, families)
     heeded = resolved(options_of(family, options), backend)
     options = resolved(options, backend)
+    _check_blocks(checkpoint, options)
     components = _selected(family.components(checkpoint, heeded), options.components)
     recorded = attrs.asdict(options)
     partial = "all" not in options.components  # what other components already lie there stays
@@ -200,6 +201,26 @@ def family_of(checkpoint: Checkpoint, families: Mapping[str, Family]) -> Family:
     hint = nearest(named[0], families) if named else ""
     where = f"{checkpoint.path}: architectures"
     raise ConfigError(Problem(where=where, got=got, expected=f"a supported architecture: {supported}", hint=hint))
+
+
+def _check_blocks(checkpoint: Checkpoint, options: BuildOptions) -> None:
+    """Raise ConfigError for a size of blocks that nothing would have: of weights that are not rounded, or that are
+    rounded already."""
+    from framework.engines.passes.weights import BLOCK, CARRIED
+
+    if options.block_size == BLOCK:
+        return
+    where, got = "build.block_size", str(options.block_size)
+    bits = {"int8": 8, "int4": 4}.get(options.precision)
+    if bits is None:
+        expected = f"{BLOCK} with build.precision={options.precision}: weights of 8 and 4 bits alone go in blocks"
+        raise ConfigError(Problem(where=where, got=got, expected=expected))
+    formats = sorted({tensor.block_format for tensor in checkpoint.tensors.values()} & {*CARRIED[bits]})
+    if formats:
+        expected = (
+            f"{BLOCK}: {checkpoint.path} brings blocks of that size ({', '.join(formats)}), which are carried over"
+        )
+        raise ConfigError(Problem(where=where, got=got, expected=expected))
 
 
 def _selected(components: Sequence[Component], wanted: Sequence[str]) -> list[Component]:

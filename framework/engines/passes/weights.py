@@ -256,6 +256,9 @@ def common_block(carried: Iterable[Quantised | None], block: int) -> int:
     return BLOCK if any(weight is not None for weight in carried) else block
 
 
+CARRIED = {8: ("Q4_0", "Q4_1", "Q8_0"), 4: ("Q4_0", "Q4_1")}  # bits of the operator -> formats that `carry_over` takes
+
+
 def carry_over(blocks: Any, bits: int) -> Quantised | None:
     """Blocks of 32 of a checkpoint (Q4_0, Q4_1, Q8_0) as the operator wants them; None where there are none that fit.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from framework.checkpoints.checkpoint import open_checkpoint
+from framework.errors import ConfigError
 from tests.checkpoints.test_gguf import write_gguf
 from tests.models.llm.tiny import OPTIONS, answers, build_tiny, greedy, ids_of, opened, request
 
@@ -106,6 +108,29 @@ def folded(whole: Any, width: int) -> Any:
 
 def unpacked(packed: Any, bits: int) -> Any:
     return packed if bits == 8 else np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "refused"),
+    [
+        ("Q4_1", "int4", "blocks of that size (Q4_1), which are carried over"),
+        ("Q8_0", "int8", "blocks of that size (Q8_0), which are carried over"),
+        ("F32", "fp32", "32 with build.precision=fp32"),
+        ("Q8_0", "int4", ""),
+        ("F32", "int8", ""),
+    ],
+)
+def test_a_size_of_blocks_that_nothing_would_have_is_refused(
+    tmp_path: Path, kind: str, precision: str, refused: str
+) -> None:
+    write_gguf(tmp_path / "m.gguf", "llama", KINDS[kind])
+    options = attrs.evolve(OPTIONS, precision=precision, block_size=64)
+    if refused:
+        with pytest.raises(ConfigError, match=rf"build\.block_size: got 64, expected .*{re.escape(refused)}"):
+            build_tiny(tmp_path / "m.gguf", tmp_path / "engines", options)
+        assert not (tmp_path / "engines").exists()
+    else:
+        build_tiny(tmp_path / "m.gguf", tmp_path / "engines", options)
 
 
 @pytest.mark.parametrize(
