@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from framework.errors import MultistageError, Problem, nearest
 from framework.graph.render import mermaid
-from framework.serve import chatting, metrics, reading, sounding
+from framework.serve import chatting, metrics, reading, realtime, sounding
 from framework.serve.faults import ErrorBody, Refused, body, from_validation, refused
 from framework.serve.gate import LEFT, Gate
 from framework.serve.metrics import Metrics
@@ -35,9 +35,11 @@ def create_app(house: House, *, keys: Keys, limits: Limits, measured: Metrics, l
     _describe(app)
     app.state.house = house
     app.state.draining = False
+    app.state.conversations = set()
     created = int(time.time())
     app.include_router(chatting.router)
     app.include_router(sounding.router)
+    app.include_router(realtime.router)
     _tell_errors(app)
 
     @app.get("/v1/models")

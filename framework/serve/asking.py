@@ -93,6 +93,22 @@ def transcription(path: Path, served: Served, *, language: str | None, temperatu
     return attrs.evolve(_seeded(request), terminals=(terminal,), **_due(None, served))
 
 
+def turn(
+    messages: Sequence[Mapping[str, Any]],
+    served: Served,
+    *,
+    kinds: frozenset[str],
+    voice: str | None,
+    speed: float | None,
+    max_tokens: int | None,
+    temperature: float | None,
+) -> Request:
+    """A reply to a conversation whose media are files of ours."""
+    raw = {"messages": messages, "max_generate_length": max_tokens, "temperature": temperature}
+    raw |= _speech(voice, None, None) | {"style": None if speed in (None, 1) else {"speed": speed}}
+    return attrs.evolve(_seeded(_read(raw, served, kinds)), **_due(None, served))
+
+
 def _usual(served: Served) -> Iterable[str]:
     """What a chat gives that asks for nothing: text where the graph writes any."""
     gives = reading.offered(served.graph)

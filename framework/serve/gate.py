@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +21,7 @@ from framework.serve.settings import Keys, Limits
 LOG = logging.getLogger("multistage.requests")
 OPEN = ("/health", "/ready")  # no key: a balancer asks
 PAGE = ("/", "/assets/")  # no key: the page asks for one
+PROTOCOL_KEY = "openai-insecure-api-key."  # OpenAI's own name for it
 LEFT = 499  # in the log, as other servers write it: the client left before its answer
 
 
@@ -34,6 +36,9 @@ class Gate:
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -85,6 +90,23 @@ class Gate:
                 }
                 LOG.info(json.dumps(line, ensure_ascii=False))
 
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A websocket, when its key is right and no page of another server has opened it."""
+        headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
+        origin, host = headers.get(b"origin"), headers.get(b"host", "")
+        try:
+            if origin is not None and urlsplit(origin).netloc != host:
+                problem = Problem(where="Origin", got=origin, expected=f"the page of {host}")
+                raise Refused(problem, status=403, code="foreign_origin")
+            if self._keys:
+                check_key(self._keys, {**headers, **_from_protocol(headers)})
+        except Refused as error:
+            LOG.warning(json.dumps({"time": round(time.time(), 3), "path": scope["path"], "error": str(error)}))
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self._app(scope, receive, send)
+
     def _check(self, scope: Scope) -> None:
         headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
         free = scope["path"] in (*OPEN, PAGE[0]) or scope["path"].startswith(PAGE[1])
@@ -97,6 +119,13 @@ class Gate:
     def _too_large(self, got: str) -> Refused:
         problem = Problem(where="body", got=got, expected=f"at most {self._most}", hint="the setting limits.body_mb")
         return Refused(problem, status=413, code="body_too_large", headers={"Connection": "close"})
+
+
+def _from_protocol(headers: Mapping[bytes, str]) -> dict[bytes, str]:
+    """The key as browsers send it: they set no headers of a websocket, but name its protocols."""
+    names = map(str.strip, headers.get(b"sec-websocket-protocol", "").split(","))
+    key = next((name.removeprefix(PROTOCOL_KEY) for name in names if name.startswith(PROTOCOL_KEY)), None)
+    return {} if key is None else {b"authorization": f"Bearer {key}"}
 
 
 def check_key(keys: Keys, headers: Mapping[bytes, str]) -> None:

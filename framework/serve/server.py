@@ -140,6 +140,8 @@ async def _serve(
     def drain() -> None:
         app.state.draining = True
         house.drain()
+        for conversation in [*app.state.conversations]:
+            conversation.drain()
 
     def idle() -> bool:
         return not any(served.under_way for served in house.served.values()) and not server.server_state.tasks
@@ -151,7 +153,7 @@ async def _serve(
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=max(1, round(grace_s)),
-        ws="none",
+        ws_max_size=min(16_000_000, int(limits.body_mb * 1e6)),
     )
     server = Server(config, drain, idle, grace_s)
     await server.serve(sockets=[sock])

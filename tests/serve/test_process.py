@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from tests.serve.test_chat import say
 
@@ -59,6 +61,16 @@ def test_it_answers_what_it_has_and_refuses_what_is_new(number: int) -> None:
     first = next(line for line in found if line["status"] == 200)
     assert first["path"] == "/v1/chat/completions" and first["completion_tokens"] == 100 and len(first["id"]) == 16
     assert 0 < first["first_s"] < first["seconds"]
+
+
+def test_a_conversation_without_a_reply_under_way_is_closed() -> None:
+    with process() as (running, address), connect(address.replace("http", "ws") + "/v1/realtime") as socket:
+        assert json.loads(socket.recv())["type"] == "session.created"
+        running.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=10)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
+        assert running.wait(10) == 0
 
 
 def test_what_does_not_end_in_time_is_given_up() -> None:
