@@ -181,7 +181,7 @@ def compile_engine(
         alone="batch" in (most or {}),
     )
     manifest.write(folder, record)
-    return record
+    return manifest.read(folder)
 
 
 def title(folder: Path, backend: Backend) -> str:

@@ -6,6 +6,7 @@ run is named before anything is loaded.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -47,6 +48,7 @@ class Manifest:
         versions: of the packages that made it.
         files: every file of the engine.
         weights, activations: bytes they take in memory once loaded (see `footprint`); 0 when not recorded.
+        seal: digest of `spec` and `in_place`, which only the build knows to be the network's; "" in an older record.
         alone: whether the activations are those of the largest call whatever the rows, as it is for one row.
     """
 
@@ -61,14 +63,24 @@ class Manifest:
     weights: int = 0
     activations: int = 0
     alone: bool = False
+    seal: str = ""
+
+    @property
+    def own_seal(self) -> str:
+        """What `seal` is when nobody has changed the record."""
+        text = json.dumps([unstructure(self.spec), unstructure(self.in_place)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    (folder / FILE_NAME).write_text(json.dumps(unstructure(manifest), indent=2) + "\n", encoding="utf-8")
+    """Write the record, sealed."""
+    sealed = attrs.evolve(manifest, seal=manifest.own_seal)
+    (folder / FILE_NAME).write_text(json.dumps(unstructure(sealed), indent=2) + "\n", encoding="utf-8")
 
 
 def read(folder: Path) -> Manifest:
-    """The record of a built engine. Raises ConfigError when the folder is missing, unfinished, unreadable or older."""
+    """The record of a built engine. Raises ConfigError when the folder is missing, unfinished, unreadable or older, or
+    when its tensors are not those that the build wrote."""
     path = folder / FILE_NAME
     if not folder.is_dir():
         raise ConfigError(Problem(where=str(folder), got="no such folder", expected="an engine folder", hint=_BUILD))
@@ -85,7 +97,11 @@ def read(folder: Path) -> Manifest:
     if isinstance(made, int) and made != FORMAT:
         got, expected = f"an engine of format {made}", f"format {FORMAT}, which this version makes"
         raise ConfigError(Problem(where=str(folder), got=got, expected=expected, hint=_BUILD))
-    return structure(Manifest, document, where=f"{path}:")
+    record = structure(Manifest, document, where=f"{path}:")
+    if record.seal and record.seal != record.own_seal:
+        got, expected = "other tensors", "the names, dtypes and shapes that the build wrote"
+        raise ConfigError(Problem(where=f"{path}: spec", got=got, expected=expected, hint=_BUILD))
+    return record
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:

@@ -95,3 +95,14 @@ def test_settings_of_the_talker_need_a_stage_that_reads_them(
     error = capsys.readouterr().err
     assert "sampling.talker: got settings for an unknown stage, expected one of echo" in error
     assert "sampling.code_predictor: got" in error
+
+
+@pytest.mark.parametrize("size", [-2, 10**12])
+def test_a_record_whose_tensors_were_changed_is_told_before_a_request_runs(
+    size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = deployment(tmp_path)
+    record = tmp_path / "built" / "llm" / manifest.FILE_NAME
+    record.write_text(record.read_text().replace('"batch": 2', f'"batch": {size}'))
+    assert infer(where, "prompt=x") == 2
+    assert "engine.json: spec: got other tensors, expected the names, dtypes and shapes" in capsys.readouterr().err

@@ -146,8 +146,15 @@ def test_files_cut_short_changed_or_gone_are_all_named(tmp_path: Path) -> None:
         (lambda text: json.dumps([json.loads(text)]), "expected"),
         (lambda text: text.replace('"digest"', '"sum"'), "digest"),
         (lambda text: "", "engine.json"),
+        (
+            lambda text: text.replace('"float32"', '"float16"'),
+            r"engine\.json: spec: got other tensors.*multistage-build",
+        ),
+        (lambda text: text.replace('"n": 4', '"n": 1000000000000'), "other tensors"),
+        (lambda text: text.replace('"batch",', "-3,"), "other tensors"),
+        (lambda text: text.replace('"name": "x"', '"name": "z"'), "other tensors"),
     ],
-    ids=["cut", "unknown key", "a list", "missing key", "empty"],
+    ids=["cut", "unknown key", "a list", "missing key", "empty", "dtype", "cap", "negative", "name"],
 )
 def test_a_corrupted_record_is_a_named_error(tmp_path: Path, change: object, message: str) -> None:
     folder = built(tmp_path / "engine", tiny.SCALE)
