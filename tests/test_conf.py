@@ -99,6 +99,17 @@ def test_each_row_names_a_class(table: str) -> None:
     assert all(class_of(row, table) for row in rows(composed("inference")[table]))
 
 
+def test_each_folder_that_a_runner_reads_is_one_of_its_settings() -> None:
+    rows = composed("inference")["runners"]
+    for row in (row for family in rows.values() for row in family.values()):
+        decl = class_of(row, "runners").decl
+        settings = {*attrs.fields_dict(decl.config)} if decl.config else set()
+        assert {*decl.folders} <= settings
+        assert {name for name in settings if name.endswith(("_artifact", "_dir"))} <= {*decl.folders} | {
+            "code_predictor_artifact"  # which can be "." alone
+        }
+
+
 def test_every_sampling_setting_can_be_overridden() -> None:
     node = composed("inference")["sampling"]
     settings = [field.name for field in attrs.fields(Sampling)]

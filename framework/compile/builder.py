@@ -104,6 +104,7 @@ def plan(
     dtype = backend.activation_dtype(options.precision)
     checkpoint = open_checkpoint(model_path)
     family = family_of(checkpoint, families)
+    _check_blocks(checkpoint, options)
     components = family.components(checkpoint, resolved(options_of(family, options), backend))
     found = {}
     for component in _selected(components, options.components):

@@ -114,6 +114,7 @@ class Backbone(Runner):
         required=frozenset({"prompt"}),
         config=BackboneConfig,
         samples=("default",),
+        folders={"multimodal_artifact": ""},
     )
 
     def __init__(self, *, stage: Stage, config: BackboneConfig | None = None) -> None:

@@ -57,6 +57,7 @@ class Talker(shared.Talker):
         required=frozenset(),
         alternatives=tuple(frozenset(names) for names in BUILDERS.values()),
         config=TalkerConfig,
+        folders={**shared.Talker.decl.folders, "projection_artifact": ""},
     )
 
     config: TalkerConfig

@@ -138,6 +138,7 @@ class Talker(Runner):
         required=frozenset({"text"}),
         config=TalkerConfig,
         samples=("talker", "code_predictor"),
+        folders=dict.fromkeys(("tokenizer_dir", "speaker_encoder_artifact", "speech_tokenizer_encoder_artifact"), ""),
     )
 
     def __init__(self, *, stage: Stage, config: TalkerConfig | None = None) -> None:

@@ -116,6 +116,7 @@ class Transcriber(Runner):
         required=frozenset({"audio"}),
         config=TranscriberConfig,
         samples=("default",),
+        folders={"encoder": ".."},
     )
 
     def __init__(self, *, stage: Stage, config: TranscriberConfig | None = None) -> None:
