@@ -14,16 +14,3 @@ myst_fence_as_directive = ["mermaid"]
 # The API page is made from docstrings; nothing heavy is imported for it.
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-
-
-def setup(app) -> None:
-    app.connect("autodoc-process-docstring", mark_code)
-
-
-def mark_code(app, what: str, name: str, obj, options, lines: list[str]) -> None:
-    """The indented example in a class's docstring becomes a block of code."""
-    if what != "class":
-        return
-    start = next((n for n, line in enumerate(lines) if line.startswith("    ") and not lines[n - 1]), None)
-    if start is not None:
-        lines[start:start] = ["::", ""]
