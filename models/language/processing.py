@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 
 from framework.errors import ConfigError, Problem, StageError
-from framework.execution.payloads import Logprob
+from framework.execution.payloads import Logprob, TextChunk
+from framework.execution.runner import Row
 from framework.execution.sampling import Sampling
 from framework.io.chat import ChatTemplate
 from framework.io.stops import StopStrings
@@ -85,6 +86,37 @@ class TextProcessor:
             )
             for id_, value in zip(ids, values, strict=True)
         )
+
+
+def messages_of(row: Row, system: str) -> Sequence[Mapping[str, Any]]:
+    """What is said to the model: the request's messages, sound in them replaced by what a stage heard in it.
+
+    Text of another stage on `prompt` is what the user says. `system` goes before messages that have no system message.
+    Raises StageError when nothing was heard: what the sound was meant to say cannot be known.
+    """
+    chunks = row.inputs["prompt"].drain()
+    messages = [_said(chunks)] if chunks and isinstance(chunks[0], TextChunk) else list(chunks[0])
+    if "transcript" in row.inputs:
+        heard = _said(row.inputs["transcript"].drain())["content"]
+        if not heard:
+            where = f"request {row.request.index}: audio"
+            raise StageError(Problem(where=where, got="no speech in it", expected="something said"))
+        messages = [_heard(message, heard) for message in messages]
+    if system and not any(message.get("role") == "system" for message in messages):
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
+
+
+def _said(chunks: Sequence[TextChunk]) -> dict[str, str]:
+    return {"role": "user", "content": "".join(chunk.text for chunk in chunks).strip()}
+
+
+def _heard(message: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return message
+    parts = [{"type": "text", "text": text} if part.get("type") == "audio" else part for part in content or ()]
+    return {**message, "content": parts}
 
 
 class Reply:

@@ -1,13 +1,12 @@
 """The stage of a Whisper model: `whisper.transcriber`.
 
 Sound is heard in windows of up to 30 s. A window is encoded once, into the row's part of the decoder's
-cross-attention caches; then each step writes a token of every row. Rows of a call are a contiguous part of the caches;
-a row in between that has nothing to write is fed a token whose cache entry its next call overwrites.
+cross-attention caches; then each step writes a token of every row (`framework.decoding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,18 @@ import attrs
 import numpy as np
 from attrs import validators as v
 
+from framework.decoding.limits import Limits
+from framework.decoding.loop import Loop
+from framework.decoding.rows import DecoderRow, Work
+from framework.engines.base import Call
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.payloads import AudioChunk, Logprob, TextChunk
 from framework.execution.runner import OpenContext, Row, Runner
-from framework.execution.sampling import Sampling, uniform
+from framework.execution.sampling import Sampling
 from framework.graph.model import InputDecl, RunnerDecl, Stage
 from models.whisper import processing
 from models.whisper.config import Tokens
 
-CANDIDATES = (1, 64, 1024)  # numbers of best tokens a call may look at, before the whole vocabulary
-CALLS = 32  # bound calls that are kept
 _READ = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "num_logprobs", "seed", "logit_bias")
 
 
@@ -77,33 +78,35 @@ class _Window:
     def restart(self, temperature: float) -> None:
         self.temperature = temperature
         self.prompt: list[int] = []
-        self.fed = 0  # tokens in the cache
         self.written: list[int] = []
         self.logprobs: list[tuple[Logprob, ...]] = []
         self.total = 0.0  # log-probability of what was written, end token included
 
-    @property
-    def next(self) -> int:
-        """The token to feed."""
-        return self.prompt[self.fed] if self.fed < len(self.prompt) else self.written[-1]
 
-    @property
-    def writes(self) -> bool:
-        """Whether the coming call gives a token of the text."""
-        return self.fed + 1 >= len(self.prompt)
-
-
-class _Recording:
-    """One row: its sound, and how far it was heard."""
+class _Recording(DecoderRow):
+    """One request: its sound, and how far it was heard. The prompt of a window is fed a token at a time."""
 
     def __init__(self, row: Row, sampling: Sampling, language: int | None) -> None:
-        self.row, self.sampling, self.language = row, sampling, language
+        super().__init__(row, sampling)
+        self.sampling, self.language = sampling, language
         self.samples: processing.Float32 | None = None
         self.seek = 0
         self.window: _Window | None = None
-        self.draws = self.windows = self.dropped = self.tokens = 0
+        self.windows = self.dropped = self.tokens = 0
         self.texts: list[str] = []  # published
         self.until = 0.0  # seconds at which the last of them ends
+
+    @property
+    def heard(self) -> _Window:
+        """The window that is being written down."""
+        assert self.window is not None
+        return self.window
+
+    @property
+    def next(self) -> int:
+        """The token to feed."""
+        prompt, written = self.heard.prompt, self.heard.written
+        return prompt[self.length] if self.length < len(prompt) else written[-1]
 
 
 class Transcriber(Runner):
@@ -121,8 +124,6 @@ class Transcriber(Runner):
 
     def __init__(self, *, stage: Stage, config: TranscriberConfig | None = None) -> None:
         super().__init__(stage=stage, config=config or TranscriberConfig())
-        self._recordings: dict[int, _Recording] = {}
-        self._calls: dict[tuple[int, int, int], Any] = {}
         self._hearing: dict[int, Any] = {}
 
     def open(self, context: OpenContext) -> None:
@@ -133,32 +134,22 @@ class Transcriber(Runner):
 
         self._tokenizer = Tokenizer.load(context.artifact)
         generation = read_object(context.artifact / "generation_config.json")
-        self._decoder = open_engine(context.artifact, context.backend)
         self._encoder = open_engine(context.artifact.parent / self.config.encoder, context.backend)
-        shapes = {spec.name: spec.shape for spec in (*self._encoder.spec.inputs, *self._decoder.spec.inputs)}
-        self._vocab = int(shapes["logit_bias"][1])
-        self._mels, self._frames = int(shapes["mel"][1]), int(shapes["mel"][2])
-        self._fixed = 0 if "candidates" in shapes else self._decoder.spec.caps["candidates"]
-        cache = next(s.input.shape for s in self._decoder.spec.states if s.input.name == "key_cache.0")
-        self._capacity = int(cache[2])
-        self._tokens = Tokens.of(generation, self._vocab)
+        decoder = open_engine(context.artifact, context.backend)
+        spec = decoder.spec
+        cache = int(next(state.input.shape[2] for state in spec.states if state.input.name == "key_cache.0"))
+        limits = Limits.of(spec, prompt=cache, cache=cache, candidates=spec.caps["candidates"])
+        self._loop: Loop[_Recording] = Loop(decoder, limits, self, stage=self.stage.id, count=context.batch)
+        mel = next(tensor.shape for tensor in self._encoder.spec.inputs if tensor.name == "mel")
+        self._mels, self._frames = int(mel[1]), int(mel[2])
+        self._tokens = Tokens.of(generation, limits.vocab)
         self._multilingual = self._tokens.multilingual
         self._language = self._language_id(self.config.language)
-        self._rows = context.batch
-        self._states = self._decoder.new_states(context.batch)
         # The encoder writes the part of the decoder's states that its cross-attention reads.
-        assert isinstance(self._states, BufferStates)
-        cross = {state.input.name: self._states.buffers[state.input.name] for state in self._encoder.spec.states}
+        states = self._loop.states
+        assert isinstance(states, BufferStates)
+        cross = {state.input.name: states.buffers[state.input.name] for state in self._encoder.spec.states}
         self._cross = BufferStates(cross, context.batch, {})
-        self._settings: dict[str, np.ndarray[Any, Any]] = {
-            "temperature": np.zeros(self._rows, np.float32),
-            "top_k": np.zeros(self._rows, np.int64),
-            "top_p": np.ones(self._rows, np.float32),
-            "min_p": np.zeros(self._rows, np.float32),
-            "repetition_penalty": np.ones(self._rows, np.float32),
-            "logit_bias": np.zeros((self._rows, self._vocab), np.float32),
-        }
-        self._stale: set[tuple[int, int, int]] = set()
 
     def _language_id(self, code: str | None) -> int | None:
         """Token of a language; raises StageError for one the model lacks."""
@@ -183,40 +174,29 @@ class Transcriber(Runner):
         seed = request.sampling.get("default", {}).get("seed", 0)
         defaults = {"temperature": self.config.temperature, "top_k": 1024, "top_p": 1.0, "seed": seed}
         sampling = Sampling(**{**defaults, **own})
-        where = f"request {request.index}"
-        beyond = [token for token in sampling.logit_bias if not 0 <= token < self._vocab]
-        if beyond:
-            expected = f"token ids 0 to {self._vocab - 1}"
-            raise StageError(Problem(where=f"{where}: logit_bias", got=str(beyond[0]), expected=expected))
-        if self._fixed and max((sampling.top_k or self._vocab), sampling.num_logprobs) > self._fixed:
-            got = f"top_k={sampling.top_k}, num_logprobs={sampling.num_logprobs}"
-            expected = f"at most the {self._fixed} best tokens that the engine looks at"
-            hint = "0 means all; build with a larger build.candidates"
-            raise StageError(Problem(where=f"{where}: sampling", got=got, expected=expected, hint=hint))
-        self._recordings[row.index] = _Recording(row, sampling, self._language)
+        # A try that failed may be followed by one that is not greedy.
+        self._loop.limits.check_sampling(attrs.evolve(sampling, temperature=1.0), f"request {request.index}")
+        self._loop.add(_Recording(row, sampling, self._language))
         row.details.update(batch_idx=row.index)
 
     def ready(self, row: Row) -> bool:
-        return row.index in self._recordings
+        return row.index in self._loop.rows
 
     def step(self, rows: Sequence[Row]) -> None:
-        recordings = [self._recordings[row.index] for row in rows]
+        recordings = [self._loop.rows[row.index] for row in rows]
         for recording in recordings:
             if recording.window is None:
                 self._hear(recording)
-        writing = [recording for recording in recordings if recording.window is not None]
-        if writing:
-            self._write(writing)
+        self._loop.step([recording for recording in recordings if recording.window is not None])
 
     def release(self, row: Row) -> None:
-        self._recordings.pop(row.index, None)
+        self._loop.remove(row.index)
 
     def close(self) -> None:
-        self._calls.clear()
         self._hearing.clear()
-        for engine in (getattr(self, "_encoder", None), getattr(self, "_decoder", None)):
-            if engine is not None:
-                engine.close()
+        for name in ("_loop", "_encoder"):
+            if hasattr(self, name):
+                getattr(self, name).close()
 
     def _hear(self, recording: _Recording) -> None:
         """Encode the next window that is not silent; end the row where the sound ends."""
@@ -256,60 +236,39 @@ class Transcriber(Runner):
 
     def _begin(self, recording: _Recording) -> None:
         """The prompt of a try, and the row's sampling settings."""
-        window, tokens, index = recording.window, self._tokens, recording.row.index
-        assert window is not None
+        window, tokens = recording.heard, self._tokens
         task = tokens.translate if self.config.task == "translate" else tokens.transcribe
         window.prompt = [tokens.start]
         if self._multilingual and recording.language is not None:
             window.prompt += [recording.language, task]
         if not window.timed and (recording.language is not None or not self._multilingual):
             window.prompt.append(tokens.no_timestamps)
-        for name, array in self._settings.items():
-            if name not in ("temperature", "logit_bias"):
-                array[index] = getattr(recording.sampling, name)
-        self._settings["temperature"][index] = window.temperature
-        bias = self._settings["logit_bias"][index]
-        bias[:] = 0
-        for token, value in recording.sampling.logit_bias.items():
-            bias[token] = value
-        self._stale |= {key for key in self._calls if key[0] <= index < key[1]}
+        recording.length = 0
+        recording.samplings = (attrs.evolve(recording.sampling, temperature=window.temperature),)
+        self._loop.choose(recording)
 
-    def _write(self, writing: Sequence[_Recording]) -> None:
-        """One token of each recording."""
-        indices = [recording.row.index for recording in writing]
-        start, stop = min(indices), max(indices) + 1
-        if self._decoder.captures:
-            start, stop = 0, self._rows
-        ids = np.zeros((stop - start, 1), np.int64)
-        past = np.zeros(stop - start, np.int64)
-        rules = np.zeros((stop - start, 6), np.int64)
-        noise = np.zeros((stop - start, 1), np.float32)
-        for index in range(start, stop):  # rows that do not write now keep their place
-            other = self._recordings.get(index)
-            if other is not None and other.window is not None:
-                ids[index - start], past[index - start] = other.window.next, other.window.fed
-        for recording in writing:
-            window, place = recording.window, recording.row.index - start
-            assert window is not None
-            rules[place] = self._rules(recording, window)
-            if window.temperature > 0:
-                noise[place] = uniform(recording.sampling.seed, self.stage.id, recording.draws)
-                recording.draws += 1
-        call = self._call(start, stop, writing)
-        call.write("ids", ids)
-        call.write("past_lengths", past)
-        call.write("rules", rules)
-        call.write("noise", noise)
-        call()
+    # What the loop asks
+
+    def dims(self, work: Work[_Recording]) -> Mapping[str, int]:
+        return {}
+
+    def inputs(self, work: Work[_Recording]) -> Mapping[str, Any]:
+        fed = [recording for recording, _ in work.fed]
+        return {
+            "ids": np.array([[recording.next] for recording in fed], np.int64),
+            "rules": np.array([self._rules(recording, recording.heard) for recording in fed], np.int64),
+        }
+
+    def publish(self, work: Work[_Recording], call: Call) -> None:
         tokens, best, logprobs = (call.read(name) for name in ("token", "candidate_ids", "candidate_logprobs"))
         no_speech = call.read("no_speech")
-        for recording in writing:
-            place = recording.row.index - start
-            self._accept(recording, int(tokens[place, 0]), best[place], logprobs[place], float(no_speech[place, 0]))
+        for recording in work.active:
+            index = work.index(recording)
+            self._accept(recording, int(tokens[index, 0]), best[index], logprobs[index], float(no_speech[index, 0]))
 
     def _rules(self, recording: _Recording, window: _Window) -> tuple[int, ...]:
         """What may come next (see `network.RULES`)."""
-        tokens, last = self._tokens, self._vocab - 1
+        tokens, last = self._tokens, self._loop.limits.vocab - 1
         first, none = tokens.first_timestamp, (last + 1, last)
         special = (tokens.end, tokens.no_timestamps - 1)
         if self._multilingual and recording.language is None:
@@ -326,33 +285,6 @@ class Transcriber(Runner):
             return (0, *special, stamps[-1], last, 0)  # one ended: the next begins, or the window is done
         return (1, *special, stamps[-1] + 1, last, 0)
 
-    def _call(self, start: int, stop: int, writing: Sequence[_Recording]) -> Any:
-        """A bound call for these rows; kept, for addresses do not change."""
-        wanted = 1
-        for recording in writing:
-            sampling, window = recording.sampling, recording.window
-            sampled = window is not None and window.temperature > 0
-            wanted = max(wanted, sampling.num_logprobs, (sampling.top_k or self._vocab) if sampled else 1)
-        candidates = self._fixed or next((n for n in CANDIDATES if wanted <= n < self._vocab), self._vocab)
-        key = (start, stop, candidates)
-        if key not in self._calls:
-            if len(self._calls) >= CALLS:
-                del self._calls[next(iter(self._calls))]
-            dims = {} if self._fixed else {"candidates": candidates}
-            call = self._decoder.bind(dims, self._states, slice(start, stop))
-            if not self._fixed:
-                call.write("candidates", np.array([candidates], np.int64))
-            self._calls[key] = call
-            self._stale.add(key)
-        call = self._calls[key]
-        if key in self._stale:
-            for name, array in self._settings.items():
-                call.write(name, array[start:stop])
-            self._stale.discard(key)
-            if self._decoder.captures:
-                call.capture()
-        return call
-
     def _accept(
         self,
         recording: _Recording,
@@ -362,19 +294,16 @@ class Transcriber(Runner):
         no_speech: float,
     ) -> None:
         """Take what a call made of a row."""
-        window, tokens = recording.window, self._tokens
-        assert window is not None
-        if not window.fed:
+        window, tokens = recording.heard, self._tokens
+        recording.step += recording.sampled
+        if recording.length == 1:
             window.no_speech = no_speech
-        writes = window.writes
-        window.fed += 1
         if self._multilingual and recording.language is None:
             recording.language = token
             recording.row.details["language"] = self._tokenizer.token_bytes(token).decode().strip("<|>")
-            window.fed = 0
             self._begin(recording)
             return
-        if not writes:
+        if recording.length < len(window.prompt):
             return
         window.total += float(logprobs[best == token][0])
         recording.tokens += 1
@@ -386,7 +315,7 @@ class Transcriber(Runner):
         window.logprobs.append(
             tuple(self._logprob(int(i), float(p)) for i, p in zip(best[:count], logprobs[:count], strict=True))
         )
-        if len(window.written) >= self.config.max_tokens or window.fed >= self._capacity:
+        if len(window.written) >= self.config.max_tokens or recording.length >= self._loop.limits.cache:
             self._end(recording, window, limit=True)
 
     def _end(self, recording: _Recording, window: _Window, *, limit: bool) -> None:
@@ -425,7 +354,7 @@ class Transcriber(Runner):
                 done = back  # what is behind the last timestamp is heard again
             self._publish(recording, window, found)
         recording.seek = window.start + done
-        recording.window = None
+        recording.window, recording.length = None, 0
         if recording.seek >= len(recording.samples):
             self._finish(recording)
 

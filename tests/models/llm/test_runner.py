@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from framework.engines.calls import RowCalls
+from framework.decoding.calls import RowCalls
 from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight
 from framework.execution.runner import OpenContext

@@ -16,7 +16,7 @@ from framework.graph.model import Input, Source, Stage
 from framework.schema import structure
 from models.qwen3_omni.config import OmniSpeechConfig
 from models.qwen3_omni.runners import Talker, TalkerConfig
-from models.qwen3_talker.runners import MOST, PAUSE
+from models.qwen3_talker.runners import LONGEST_FRAMES_PER_TOKEN, PAUSE_FRAMES
 from tests.models.qwen3_omni import tiny
 from tests.models.qwen3_omni.speaking import (
     END,
@@ -189,7 +189,7 @@ NEVER: Mapping[str, Any] = {**GREEDY, "talker": {"temperature": 0.0, "logit_bias
 def test_a_talker_that_does_not_end_is_cut_with_a_reason(workshop: Any, executor: Any) -> None:
     short = workshop.speaker.talk(workshop.engines, [user("Say hi.")], [104])
     (result,) = answers(executor, [request(0, short, sampling=NEVER, frames=10_000)])
-    assert len(codes_said(result)) == PAUSE + MOST
+    assert len(codes_said(result)) == PAUSE_FRAMES + LONGEST_FRAMES_PER_TOKEN
     assert details(result)["finish_reason"] == "max-length"
     assert details(result)["cut_by"] == "no end after 7 s for 1 text tokens"
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.engines.calls import RowCalls
+from framework.decoding.calls import RowCalls
 from framework.errors import ConfigError, StageError
 from framework.execution.policies import Cohort, InFlight
 from framework.schema import structure
-from models.qwen3_talker.runners import MOST, PAUSE, TalkerConfig
+from models.qwen3_talker.runners import LONGEST_FRAMES_PER_TOKEN, PAUSE_FRAMES, TalkerConfig
 from tests.models.qwen3_tts.running import answers, codes_said, details, opened, request
 from tests.models.qwen3_tts.talker_tiny import END, HELLO, MIXED, recording
 
@@ -141,7 +141,7 @@ def test_the_end_cannot_come_before_the_third_frame(executor: Any) -> None:
 
 def test_a_talker_that_does_not_end_is_cut_with_a_reason(executor: Any) -> None:
     result = one(executor, "a", sampling=NEVER, most=10_000)
-    assert len(codes_said(result)) == PAUSE + MOST
+    assert len(codes_said(result)) == PAUSE_FRAMES + LONGEST_FRAMES_PER_TOKEN
     assert details(result)["finish_reason"] == "max-length"
     assert details(result)["cut_by"] == "no end after 7 s for 1 text tokens"
 

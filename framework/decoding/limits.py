@@ -1,34 +1,40 @@
-"""What a request asks of a backbone, checked before it takes a row's place in the cache."""
+"""What a decoder was built for, and whether a stage and a request keep to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import attrs
 
-from framework.errors import Problem, StageError
-from framework.execution.payloads import TextChunk
-from framework.execution.runner import Row
+from framework.engines.base import EngineSpec
+from framework.errors import ConfigError, Problem, StageError
 from framework.execution.sampling import Sampling
-from models.language.rows import considered
+from framework.graph.model import Stage
+
+CANDIDATES = (1, 64, 256, 1024)  # numbers of best tokens a call may look at, before all of them
 
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What an engine was built for.
+    """The numbers that every row keeps to.
 
     Attributes:
         prompt: tokens at most.
         cache: entries a row has.
         vocab: token ids.
-        candidates: best tokens that every call looks at; 0 when each call says it.
+        candidates: best tokens that every call looks at; 0 where each call says it.
     """
 
     prompt: int
     cache: int
     vocab: int
     candidates: int
+
+    @classmethod
+    def of(cls, spec: EngineSpec, *, prompt: int, cache: int, candidates: int | None) -> Limits:
+        """Those of an engine; `candidates` as it was built with, which holds where no call says it."""
+        shapes = {tensor.name: tensor.shape for tensor in spec.inputs}
+        vocab = int(shapes["logit_bias"][1])
+        fixed = 0 if "candidates" in shapes else min(candidates or vocab, vocab)
+        return cls(prompt=prompt, cache=cache, vocab=vocab, candidates=fixed)
 
     def check_prompt(self, count: int, where: str) -> None:
         """Raises StageError for a prompt that does not fit, or leaves no room for a reply."""
@@ -56,37 +62,32 @@ class Limits:
             raise StageError(Problem(where=f"{where}: sampling", got=got, expected=expected, hint=hint))
 
 
+def check_budget(stage: Stage, *, rows: int, cache: int, bucket: int = 0) -> None:
+    """Raise ConfigError with everything that a stage asks for beyond what its engine was built for."""
+    found = [
+        ("max_batch", stage.max_batch, rows),
+        ("max_seq", stage.max_seq, cache),
+        ("config.bucket", bucket, rows),
+    ]
+    problems = [
+        Problem(where=f"stages.{stage.id}.{key}", got=str(got), expected=f"at most {most}, as built")
+        for key, got, most in found
+        if got > most
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def considered(sampling: Sampling, vocab: int) -> int:
+    """Best tokens that a row chooses from."""
+    return (sampling.top_k or vocab) if sampling.temperature > 0 else 1
+
+
 def candidates(sampling: Sampling, vocab: int) -> int:
-    """Best tokens a row needs to see."""
+    """Best tokens that a row needs to see."""
     return max(considered(sampling, vocab), sampling.num_logprobs)
 
 
-def messages_of(row: Row, system: str) -> Sequence[Mapping[str, Any]]:
-    """What is said to the model: the request's messages, sound in them replaced by what a stage heard in it.
-
-    Text of another stage on `prompt` is what the user says. `system` goes before messages that have no system message.
-    Raises StageError when nothing was heard: what the sound was meant to say cannot be known.
-    """
-    chunks = row.inputs["prompt"].drain()
-    messages = [_said(chunks)] if chunks and isinstance(chunks[0], TextChunk) else list(chunks[0])
-    if "transcript" in row.inputs:
-        heard = _said(row.inputs["transcript"].drain())["content"]
-        if not heard:
-            where = f"request {row.request.index}: audio"
-            raise StageError(Problem(where=where, got="no speech in it", expected="something said"))
-        messages = [_heard(message, heard) for message in messages]
-    if system and not any(message.get("role") == "system" for message in messages):
-        messages.insert(0, {"role": "system", "content": system})
-    return messages
-
-
-def _said(chunks: Sequence[TextChunk]) -> dict[str, str]:
-    return {"role": "user", "content": "".join(chunk.text for chunk in chunks).strip()}
-
-
-def _heard(message: Mapping[str, Any], text: str) -> Mapping[str, Any]:
-    content = message.get("content")
-    if isinstance(content, str):
-        return message
-    parts = [{"type": "text", "text": text} if part.get("type") == "audio" else part for part in content or ()]
-    return {**message, "content": parts}
+def looked_at(wanted: int, vocab: int) -> int:
+    """Best tokens that a call looks at where a row needs to see `wanted`."""
+    return next((n for n in CANDIDATES if wanted <= n < vocab), vocab)

@@ -1,0 +1,1 @@
+"""The loop of all runners that write one token, or one frame, after another."""
