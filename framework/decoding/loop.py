@@ -40,10 +40,10 @@ class Feed(Protocol[R]):
     """What a family knows of its engine's inputs and outputs."""
 
     def dims(self, work: Work[R]) -> Mapping[str, int]:
-        """Symbolic dimensions of the call that are the family's own."""
+        """Symbolic dimensions of the call beside `batch`, `tokens` and `candidates`."""
 
     def inputs(self, work: Work[R]) -> Mapping[str, Array]:
-        """Inputs of the call that are the family's own."""
+        """Inputs of the call that the loop does not write."""
 
     def publish(self, work: Work[R], call: Call) -> None:
         """Take what the call made; the rows' lengths count its entries already."""
@@ -55,9 +55,9 @@ class Loop(Generic[R]):
     Args:
         stage: id of the stage, for its noise.
         count: rows of the cache.
-        chunk: entries of a prompt that one call reads; 0 is what the engine was built for.
-        bucket: see `rows.plan`.
-        samplers: prefix of each sampler's inputs.
+        chunk: entries of a prompt that one call reads at most; 0 is what the engine was built for.
+        bucket: rows, from the first, of every call that writes, at least; prompts are then read alone. 0 is none.
+        samplers: prefix of each sampler's inputs, in the order of `DecoderRow.samplings`.
         held: further inputs that hold for a whole request.
     """
 
@@ -99,6 +99,7 @@ class Loop(Generic[R]):
         self._calls.set(one.row.index, values)
 
     def remove(self, index: int) -> None:
+        """Free a row, if anyone has it."""
         self.rows.pop(index, None)
 
     def step(self, active: Sequence[R]) -> None:
@@ -112,17 +113,21 @@ class Loop(Generic[R]):
             self._feed.publish(work, call)
 
     def place(self, active: Sequence[R]) -> list[Work[R]]:
+        """The calls of a step, in order."""
         full = self.engine.captures  # a recorded call is worth more than the rows it does in vain
         return plan(active, self.rows, count=self._count, chunk=self._chunk, bucket=self._bucket, full=full)
 
     def call(self, work: Work[R]) -> Call:
         """A bound call for these rows, their settings written."""
-        dims, fixed = {"tokens": work.tokens, **self._feed.dims(work)}, {}
+        dims, fixed = dict(self._feed.dims(work)), {}
+        if "tokens" in self._dims:
+            dims["tokens"] = work.tokens
         if not self.limits.candidates:
             vocab = self.limits.vocab
             wanted = max(candidates(sampling, vocab) for one in work.active for sampling in one.samplings)
-            dims["candidates"] = fixed["candidates"] = looked_at(wanted, vocab)
-        dims = {name: value for name, value in dims.items() if name in self._dims}
+            fixed["candidates"] = looked_at(wanted, vocab)
+            if "candidates" in self._dims:  # candidates are also put out
+                dims["candidates"] = fixed["candidates"]
         return self._calls.get(work.start, work.stop, dims, fixed, repeated=work.tokens == 1)
 
     def write(self, work: Work[R], call: Call) -> None:

@@ -47,35 +47,38 @@ class Work(Generic[R]):
         rows: who has this row and each one behind it; None where nobody has.
         active: those of them that the call advances.
         counts: entries that it adds to each of `active`.
+        tokens: entries that the call takes of every row; what is behind a row's own is overwritten later.
+        fed: for each row whose input it gets, and how many entries of it count. A row with nothing to do gets what the
+            first active one gets: what that writes is overwritten by the row's own next call.
     """
 
     start: int
     rows: tuple[R | None, ...]
     active: tuple[R, ...]
     counts: tuple[int, ...]
+    tokens: int
+    fed: tuple[tuple[R, int], ...]
+
+    @classmethod
+    def of(cls, start: int, rows: Sequence[R | None], active: Sequence[R], counts: Sequence[int]) -> Work[R]:
+        own = {one.row.index - start: (one, count) for one, count in zip(active, counts, strict=True)}
+        idle = active[0], counts[0]
+        return cls(
+            start=start,
+            rows=tuple(rows),
+            active=tuple(active),
+            counts=tuple(counts),
+            tokens=max(counts),
+            fed=tuple(own.get(index, idle) for index in range(len(rows))),
+        )
 
     @property
     def stop(self) -> int:
         return self.start + len(self.rows)
 
-    @property
-    def tokens(self) -> int:
-        """Entries that the call takes of every row; what is behind a row's own is overwritten later."""
-        return max(self.counts)
-
     def index(self, one: R) -> int:
         """Its row in the call."""
         return one.row.index - self.start
-
-    @property
-    def fed(self) -> list[tuple[R, int]]:
-        """For each row whose input it gets, and how many entries of it count.
-
-        A row with nothing to do gets what the first active one gets: what that writes is overwritten by the row's own
-        next call.
-        """
-        own = {self.index(one): (one, count) for one, count in zip(self.active, self.counts, strict=True)}
-        return [own.get(index, (self.active[0], self.counts[0])) for index in range(len(self.rows))]
 
 
 def plan(
@@ -94,8 +97,8 @@ def plan(
     writing = [one for one in active if not one.reading]
     work = []
     for group in [[one] for one in reading] if bucket else contiguous(reading):
-        counts = tuple(min(chunk, one.prompt_length - one.length) for one in group)
-        work.append(Work(start=group[0].row.index, rows=tuple(group), active=tuple(group), counts=counts))
+        counts = [min(chunk, one.prompt_length - one.length) for one in group]
+        work.append(Work.of(group[0].row.index, group, group, counts))
     if writing:
         indices = [one.row.index for one in writing]
         start, stop = min(indices), max(indices) + 1
@@ -103,8 +106,8 @@ def plan(
             start, stop = 0, count
         elif bucket:
             start, stop = 0, max(stop, bucket)
-        among = tuple(rows.get(index) for index in range(start, stop))
-        work.append(Work(start=start, rows=among, active=tuple(writing), counts=(1,) * len(writing)))
+        among = [rows.get(index) for index in range(start, stop)]
+        work.append(Work.of(start, among, writing, [1] * len(writing)))
     return work
 
 

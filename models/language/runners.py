@@ -23,7 +23,7 @@ from framework.execution.payloads import HiddenChunk, TextChunk
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.execution.sampling import Sampling
 from framework.graph.model import InputDecl, RunnerDecl, Stage
-from models.language.media import ENCODERS, Float32, MediaPrompt, MediaReader, media_parts
+from models.language.media import ENCODERS, MediaPrompt, MediaReader, media_parts
 from models.language.processing import TextProcessor, messages_of
 
 
@@ -81,14 +81,15 @@ class _Reply(DecoderRow):
         self.text = text
         self.last = 0  # the token written last
 
-    def tokens(self, start: int, count: int) -> tuple[Any, Float32]:
-        """Ids int64 [count] and rotary positions float32 [3, count] of entries of the cache: of the prompt, or of the
-        token written last."""
+    def ids(self, start: int, count: int) -> Any:
+        """Tokens of entries of the cache: int64 [count] of the prompt, or the one written last."""
+        return self.prompt.ids[start : start + count] if start < self.prompt_length else [self.last]
+
+    def positions(self, start: int, count: int) -> Any:
+        """Rotary positions of these tokens: float32 [3, count], or the one that holds for all three directions."""
         if start < self.prompt_length:
-            part = slice(start, start + count)
-            return self.prompt.ids[part], self.prompt.positions[:, part]
-        position = self.prompt.following + start - self.prompt_length
-        return np.array([self.last]), np.full((3, 1), position, np.float32)
+            return self.prompt.positions[:, start : start + count]
+        return self.prompt.following + start - self.prompt_length
 
     def features(self, count: int) -> Any:
         """Which of the `count` tokens that come next stand for features: bool [count], none behind the prompt."""
@@ -215,21 +216,23 @@ class Backbone(Runner):
 
     def dims(self, work: Work[_Reply]) -> Mapping[str, int]:
         """Places for features: one for every token, or one where there are none."""
+        if "features" not in self._shapes:
+            return {}
         return {"media": work.tokens if any(reply.features(count).any() for reply, count in work.fed) else 1}
 
     def inputs(self, work: Work[_Reply]) -> Mapping[str, Any]:
         ids = np.zeros((len(work.rows), work.tokens), np.int64)
-        positions = np.zeros((3, *ids.shape), np.float32)
         for index, (reply, count) in enumerate(work.fed):
-            fed, places = reply.tokens(reply.length, count)
-            ids[index, :count], positions[:, index, :count] = fed, places
-            ids[index, count:] = fed[-1]
+            ids[index, :count] = reply.ids(reply.length, count)
+            ids[index, count:] = ids[index, count - 1]
         found: dict[str, Any] = {"ids": ids}
         if "positions" in self._shapes:
-            found["positions"] = positions
-        return {**found, **(self._features(work) if "features" in self._shapes else {})}
+            positions = found["positions"] = np.zeros((3, *ids.shape), np.float32)
+            for index, (reply, count) in enumerate(work.fed):
+                positions[:, index, :count] = reply.positions(reply.length, count)
+        return found | self._features(work) if "features" in self._shapes else found
 
-    def _features(self, work: Work[_Reply]) -> Mapping[str, Any]:
+    def _features(self, work: Work[_Reply]) -> dict[str, Any]:
         """What was seen and heard, in place of the embeddings of some tokens; nothing where the call has none."""
         masks = [reply.features(count) for reply, count in work.fed]
         mask = np.zeros((len(work.rows), work.tokens), np.bool_)
@@ -271,9 +274,12 @@ class Backbone(Runner):
             wanted = [(one, count) for one, count in done if port in one.row.outputs and one.row.outputs[port].wanted]
             hidden = call.read(name) if wanted else None
             for reply, count in wanted:
-                ids, positions = reply.tokens(reply.length - count, count)
+                start = reply.length - count
                 values = np.array(hidden[work.index(reply), :count])  # type: ignore[index]
-                places = positions if "positions" in self._shapes else None
+                places = None
+                if "positions" in self._shapes:
+                    places = np.broadcast_to(np.float32(reply.positions(start, count)), (3, count))
+                ids = np.array(reply.ids(start, count), np.int64)
                 reply.row.outputs[port].write(HiddenChunk(ids=ids, values=values, positions=places))
 
     def _accept(self, reply: _Reply, token: int, logprobs: tuple[Any, ...]) -> None:

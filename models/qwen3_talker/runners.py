@@ -273,36 +273,37 @@ class Talker(Runner):
 
     def dims(self, work: Work[_Speech]) -> Mapping[str, int]:
         """Places for features: one for every token, or one where there are none."""
-        return {"media": work.tokens if _seen(work) else 1}
+        return {"media": work.tokens if _seen(work) else 1} if self._media else {}
 
     def inputs(self, work: Work[_Speech]) -> Mapping[str, Any]:
         """Rows of the prompt, or the frame said last and the text beside it."""
         shape = (len(work.rows), work.tokens)
         text = np.full(shape, self._tts.text_pad, np.int64)
         codes = np.full((*shape, self._tts.groups), NOTHING, np.int64)
-        positions = np.zeros((3, *shape), np.float32)
         for index, (speech, count) in enumerate(work.fed):
             part = slice(speech.length, speech.length + count)
             if speech.reading:
                 text[index, :count], codes[index, :count] = speech.prompt.text[part], speech.prompt.codes[part]
             else:
                 text[index], codes[index] = speech.text(self._tts.text_pad), speech.last
-            positions[:, index, :count] = speech.positions(count)
         frames = np.array([speech.frames if speech else 0 for speech in work.rows], np.int64)
         found = {"text": text, "codes": codes, "frames": frames}
-        return {**found, "positions": positions, **self._features(work)} if self._media else found
+        return {**found, **self._seen_and_heard(work)} if self._media else found
 
-    def _features(self, work: Work[_Speech]) -> Mapping[str, Any]:
-        """What was seen and heard, added to rows of the prompt; nothing where the call has none."""
+    def _seen_and_heard(self, work: Work[_Speech]) -> Mapping[str, Any]:
+        """Where the rows stand in time, height and width; and features that are added to them, where there are some."""
+        positions = np.zeros((3, len(work.rows), work.tokens), np.float32)
+        for index, (speech, count) in enumerate(work.fed):
+            positions[:, index, :count] = speech.positions(count)
         seen = _seen(work)
         if not seen and work.tokens > 1:
-            return {}
+            return {"positions": positions}
         # A call of one token is the same with and without features: then they are zeros.
         features = np.zeros((len(work.rows), work.tokens, self._tts.talker.hidden), np.float32)
         for speech in seen:
             part = speech.prompt.features[speech.length : speech.length + work.tokens]
             features[work.index(speech), : len(part)] = part
-        return {"features": features}
+        return {"positions": positions, "features": features}
 
     def publish(self, work: Work[_Speech], call: Call) -> None:
         frames = call.read("frame")
