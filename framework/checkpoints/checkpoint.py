@@ -70,12 +70,12 @@ class Checkpoint:
     def changed_since(self, fingerprint: str) -> str:
         """In words, what is not as it was when the fingerprint was taken; "" when all is.
 
-        One without the second sum was taken when a tokenizer was not part of it.
+        One without the second sum, of an engine older than it, says nothing of the tokenizer.
         """
         weights, _, text = fingerprint.partition(".")
         if weights != self._weights_digest:
             return "other weights or another config"
-        return "another tokenizer or chat template" if text != self._text_digest() else ""
+        return "another tokenizer or chat template" if text not in ("", self._text_digest()) else ""
 
     @cached_property
     def _weights_digest(self) -> str:
