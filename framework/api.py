@@ -19,7 +19,7 @@ from framework.deployment.requested import defaults_of
 from framework.deployment.system import Deployed, check, deployed, faults_of, make_executor
 from framework.errors import StageError
 from framework.execution.request import Request, Result
-from framework.execution.results import heard
+from framework.execution.results import complete
 from framework.execution.session import Chunk, Ended, Event
 from framework.io.requests import Rejected, read_request
 from framework.schema import structure
@@ -172,7 +172,7 @@ class Deployment:
         """As `run`, for a task of asyncio; cancelling the task gives the request up."""
         async for event in self._live.aevents(self._request(asked)):
             if isinstance(event, Ended):
-                return reply_of(heard(event.result))
+                return reply_of(complete(event.result))
         raise AssertionError("a request ends")
 
     async def astream(self, **asked: Unpack[Asked]) -> AsyncIterator[TextChunk | AudioChunk]:
@@ -181,7 +181,7 @@ class Deployment:
             if isinstance(event, Chunk):
                 yield event.value
             else:
-                reply_of(heard(event.result))
+                reply_of(complete(event.result))
 
     def close(self) -> None:
         """Give up what has not ended and close the engines. May be called again."""
@@ -211,7 +211,7 @@ class Deployment:
 
 def _reply(events: Iterator[Event]) -> Reply:
     results: list[Result] = [event.result for event in events if isinstance(event, Ended)]
-    return reply_of(heard(results[-1]))
+    return reply_of(complete(results[-1]))
 
 
 def _pieces(events: Iterator[Event]) -> Iterator[Any]:
@@ -219,7 +219,7 @@ def _pieces(events: Iterator[Event]) -> Iterator[Any]:
         if isinstance(event, Chunk):
             yield event.value
         else:
-            reply_of(heard(event.result))
+            reply_of(complete(event.result))
 
 
 def _overrides(

@@ -40,7 +40,7 @@ PATHS = frozenset(
 )  # fmt: skip
 
 FILES = (".json", ".yaml", ".yml")  # a `sampling=` or `style=` that ends so, or has a slash, is a file
-_STAGE = re.compile(rf"stages\..+|build\.own\..+|sampling\.(?!(?:{'|'.join([OWNER, *ROLES])})\.)\w+\.\w+")
+_STAGE = re.compile(rf"stages\..+|build\.own\..+|outputs\..+|sampling\.(?!(?:{'|'.join([OWNER, *ROLES])})\.)\w+\.\w+")
 _FLAT = re.compile(rf"sampling\.((?:{'|'.join(PREFIXES)})(?:{'|'.join(SETTINGS)})|{TALKER_LENGTH})")
 _OVERRIDE = re.compile(r"(?P<plus>\+{0,2})(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
 _MISSING = re.compile(r"\\*\?\?\?")

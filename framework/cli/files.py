@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from framework.cli import app
 from framework.deployment import building
 from framework.deployment.config import FILE, InferenceConfig, Shard
+from framework.deployment.requested import places_of
 from framework.graph.model import Graph
 from framework.writing import after_requests
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from framework.cli.profile import Profile
     from framework.execution.executor import Executor
     from framework.execution.request import Request, Result
+    from framework.io.kinds import PayloadKind
     from framework.io.requests import RequestFile
 
 # Settings that do not decide what is answered: where things lie, how fast it goes, and what the graph, the engines and
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
 _UNHEEDED = frozenset(
     {
         "paths", "deployment", "stages", "whole_utterance", "engine_dir", "model_dir", "build", "families",
-        "build_if_missing", "input_file", *FILE, "resume", "shard", "batching", "stream_capacity", "keep_loaded",
-        "keep_loaded_bytes", "explain", "validate_config", "list_voices", "plan_memory", "list_deployments",
-        "dump_profile", "report",
+        "build_if_missing", "input_file", "outputs", *FILE, "resume", "shard", "batching", "stream_capacity",
+        "keep_loaded", "keep_loaded_bytes", "explain", "validate_config", "list_voices", "plan_memory",
+        "list_deployments", "dump_profile", "report",
     }
 )  # fmt: skip
 
@@ -59,7 +61,7 @@ def record_of(
     built = {stage.artifact: folder / stage.artifact / manifest.FILE_NAME for stage in graph.stages if stage.artifact}
     settings = {
         **{key: value for key, value in values.items() if key not in _UNHEEDED and value is not None},
-        "speech": config.output_audio_dir is not None,
+        "kinds": sorted(places_of(config)),
         "stages": {stage["id"]: stage for stage in json.loads(dumps(graph))["stages"]},
         "engines": {name: _digest(path) for name, path in built.items() if path.is_file()},
     }
@@ -75,13 +77,19 @@ def run_file(
     file: RequestFile,
     record: Mapping[str, Any],
     profile: Profile,
+    kinds: Mapping[str, PayloadKind],
 ) -> int:
-    """Run the requests that have no answer yet; returns how many of all have failed."""
+    """Run the requests that have no answer yet; returns how many of all have failed.
+
+    Args:
+        kinds: of payload, by name.
+    """
     from framework.cli.progress import progress
-    from framework.execution.results import heard
+    from framework.execution.results import complete
     from framework.io.predictions import Predictions, entry_of, rejected_entry
     from framework.io.requests import Rejected
 
+    places = places_of(config)
     output, total, ran = output_of(config, run.folder), len(file.entries), False
     mine = range(config.shard.index, total, config.shard.count)
     saving = Predictions(output, file.name, requests=total, record=record, resume=config.resume)
@@ -100,9 +108,9 @@ def run_file(
                     elif entry is not None:
                         yield entry
 
-            for result in map(heard, executor.run(left())):
+            for result in map(complete, executor.run(left())):
                 ran = True
-                keep(entry_of(result, config.output_audio_dir))
+                keep(entry_of(result, places, kinds))
                 profile.add(result)
     except BaseException:
         if saving.done:
@@ -116,14 +124,17 @@ def run_file(
     return saving.failed
 
 
-def keep(path: Path, file: RequestFile, results: list[Result], spoken: Path | None) -> None:
-    """The predictions file of one request, whose speech is in the file `spoken` when it was asked for and made."""
+def keep(
+    path: Path, file: RequestFile, results: list[Result], kinds: Mapping[str, PayloadKind], places: Mapping[str, Path]
+) -> None:
+    """The predictions file of one request, whose outputs are in the files `places`, by kind, where they were made."""
     from framework.io.predictions import Predictions, entry_of, rejected_entry
 
-    audio = {"audio_file": str(spoken)} if spoken is not None and spoken.is_file() else {}
+    made = {f"{kind}_file": str(place) for kind, place in places.items() if place.is_file()}
+    entries = (entry_of(result, None, kinds) for result in results)
     with Predictions(path, file.name) as predictions:
-        for entry in [*map(rejected_entry, file.rejected), *map(entry_of, results)]:
-            predictions.add({**entry, **audio})
+        for entry in [*map(rejected_entry, file.rejected), *entries]:
+            predictions.add({**entry, **made})
 
 
 def error_of(result: Result) -> Exception:

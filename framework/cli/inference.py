@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +22,7 @@ from framework.deployment.requested import (
     defaults_of,
     file_of,
     in_folder,
+    places_of,
     single_request,
 )
 from framework.deployment.system import (
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from framework.execution.executor import Executor
     from framework.execution.request import Request, Result
+    from framework.io.kinds import PayloadKind
     from framework.io.requests import RequestFile
 
 
@@ -66,7 +69,7 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
     file = file_of(config) if config.input_file else single_request(config)
     system = deployed(config, prefixes)
     check(config, system, run.choices)
-    check_outputs(system.graph, config)
+    check_outputs(system.graph, config, system.kinds)
     file = checked(file, faults_of(system))
     run.notes["stages"] = system.speakers
     if run.folder is not None:
@@ -77,9 +80,9 @@ def task(values: dict[str, Any], run: app.Run, prefixes: tuple[str, ...] = PREFI
         opened, started = executor.opening_s, time.perf_counter()
         if config.input_file is not None:
             record = record_of(values, config, system.folder, system.graph, file)
-            status = 1 if run_file(config, run, executor, file, record, profile) else 0
+            status = 1 if run_file(config, run, executor, file, record, profile, system.kinds) else 0
         else:
-            results = _run_one(config, run, executor, file)
+            results = _run_one(config, run, executor, file, system.kinds)
             for result in results:
                 profile.add(result, speech=True)
             status = 2 if any(file.rejected) else 0 if all(result.ok for result in results) else 1
@@ -119,13 +122,15 @@ def _list_voices(system: Deployed) -> int:
     return 0
 
 
-def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile) -> list[Result]:
+def _run_one(
+    config: InferenceConfig, run: app.Run, executor: Executor, file: RequestFile, kinds: Mapping[str, PayloadKind]
+) -> list[Result]:
     """One request, its text on standard output as it is written; whole where jobs beside it write there too.
 
     A reply that nobody reads any more, or that has no place, is not finished unless something else is made of it.
     """
     from framework.execution.payloads import TextChunk
-    from framework.execution.results import heard
+    from framework.execution.results import complete
 
     def write(request: Request, terminal: str, chunk: Any) -> None:
         if isinstance(chunk, TextChunk):
@@ -137,11 +142,12 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
                     check_standard_output()
 
     written: list[str] = []
+    places = places_of(config)
     alone = run.choices.get("hydra/launcher", "basic") == "basic"
-    nothing_else = run.folder is None and config.out_audio is None and config.out_timeline is None
+    nothing_else = run.folder is None and not places and config.out_timeline is None
     with after_requests():
         try:
-            results = [heard(result) for result in executor.run(file.good, on_chunk=write)]
+            results = [complete(result) for result in executor.run(file.good, on_chunk=write)]
         finally:
             if written:
                 # In one piece, line end and all: other processes may write between two.
@@ -155,26 +161,23 @@ def _run_one(config: InferenceConfig, run: app.Run, executor: Executor, file: Re
             else:
                 _tell_transcripts(result)
                 _tell_cuts(result)
-                if config.out_audio is not None:
-                    _write_reply(config.out_audio, result)
+                for name, path in places.items():
+                    _write_reply(kinds[name], path, result)
                 if config.out_timeline is not None:
                     _draw(config.out_timeline, result)
         if run.folder is not None:
-            keep(run.folder / "predictions.json", file, results, config.out_audio)
+            keep(run.folder / "predictions.json", file, results, kinds, places)
         else:
             check_standard_output()
     return results
 
 
-def _write_reply(path: Path, result: Result) -> None:
-    from framework.execution.results import speech_of
-    from framework.io.audio import write_wav
+def _write_reply(kind: PayloadKind, path: Path, result: Result) -> None:
+    from framework.execution.results import chunks_of
 
-    speech = speech_of(result)
-    assert speech is not None  # or it had failed
-    _, sound = speech
-    write_wav(path, sound)
-    building.say(f"{len(sound.samples) / sound.sample_rate:.2f} s of speech: {path}")
+    found = chunks_of(result, kind.name)
+    assert found is not None and kind.write is not None  # or it had failed, or been refused
+    building.say(f"{kind.told(kind.write(path, found[1]))}: {path}")
 
 
 def _draw(path: Path, result: Result) -> None:

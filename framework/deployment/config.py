@@ -138,6 +138,7 @@ class InferenceConfig(BuildConfig):
     out_audio: Path | None = None
     out_timeline: Path | None = None
     out_video: Path | None = None
+    outputs: Mapping[str, Path] = attrs.field(factory=dict)
 
     input_file: Path | None = None
     output_file: Path | None = None
@@ -163,6 +164,9 @@ class InferenceConfig(BuildConfig):
     list_deployments: bool = False
     dump_profile: bool = False
 
+
+# Settings that name where an output of a kind of payload goes; `outputs` names that of any kind.
+OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
 
 ONE_REQUEST = (
     *("prompt", "prompt_file", "system", "audio", "image", "video", "fps", "use_audio_in_video"),

@@ -11,10 +11,11 @@ from typing import Any
 import attrs
 
 from framework.deployment.building import say
-from framework.deployment.config import FILE, InferenceConfig
+from framework.deployment.config import FILE, OUTPUTS, InferenceConfig
 from framework.errors import ConfigError, Problem, StageError
 from framework.execution.request import Request
 from framework.graph.model import Graph
+from framework.io.kinds import PayloadKind
 from framework.io.predictions import FOLDER_FILES
 from framework.io.reading import open_input
 from framework.io.requests import Defaults, Rejected, RequestFile, load_requests, read_request
@@ -22,8 +23,7 @@ from framework.io.sampling import by_role, require
 from framework.parsing import no_utf8
 from framework.writing import not_a_file
 
-_OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
-SPOKEN = tuple(key for key, kind in _OUTPUTS.items() if kind == "audio")
+SPOKEN = tuple(key for key, kind in OUTPUTS.items() if kind == "audio")
 WRITTEN = ("out_audio", "out_timeline", "out_video", "output_file", "output_audio_dir", "output_video_dir")
 
 
@@ -32,7 +32,7 @@ def in_folder(config: InferenceConfig, folder: Path) -> InferenceConfig:
 
     Raises ConfigError for an output elsewhere, which every job would write again.
     """
-    outputs = {key: path for key in WRITTEN if isinstance(path := getattr(config, key), Path)}
+    outputs = _written(config)
     hint = "a relative name lies in the folder of each job"
     problems = [
         Problem(where=key, got=f"'{path}'", expected="a place of its own for each job of the sweep", hint=hint)
@@ -41,8 +41,24 @@ def in_folder(config: InferenceConfig, folder: Path) -> InferenceConfig:
     ]
     if problems:
         raise ConfigError(problems)
-    moved: dict[str, Any] = {key: folder / path for key, path in outputs.items()}
-    return attrs.evolve(config, **moved)
+    moved: dict[str, Any] = {key: folder / path for key, path in outputs.items() if key in WRITTEN}
+    return attrs.evolve(config, **moved, outputs={kind: folder / path for kind, path in config.outputs.items()})
+
+
+def _written(config: InferenceConfig) -> dict[str, Path]:
+    """Where outputs go, by the setting that says so."""
+    named = {key: path for key in WRITTEN if isinstance(path := getattr(config, key), Path)}
+    return named | {f"outputs.{kind}": path for kind, path in config.outputs.items()}
+
+
+def places_of(config: InferenceConfig) -> dict[str, Path]:
+    """Where the outputs of a kind of payload go: a file for one request, a folder for a file of them."""
+    return {_kind(key): path for key, path in _written(config).items() if _kind(key)}
+
+
+def _kind(setting: str) -> str:
+    """Kind of payload that a setting names a place for; empty for a setting that names another file."""
+    return OUTPUTS.get(setting) or setting.partition("outputs.")[2]
 
 
 def defaults_of(config: InferenceConfig) -> Defaults:
@@ -52,7 +68,7 @@ def defaults_of(config: InferenceConfig) -> Defaults:
     return Defaults(
         sampling=require(by_role(config.sampling, "sampling")),
         fields=_speech(config),
-        kinds=frozenset({"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}),
+        kinds=frozenset({"text", *places_of(config)}),
         options={**options, "style": style} if style else options,
     )
 
@@ -100,25 +116,21 @@ def check_places(config: InferenceConfig) -> None:
         value = getattr(config, key)
         files = [value] if isinstance(value, Path) else _several(value) or []
         read |= {_place(name): key for name in ([files] if isinstance(files, str) else files)}
-    outputs = {key: path for key in WRITTEN if isinstance(path := getattr(config, key), Path)}
+    outputs = _written(config)
     problems = [
         Problem(where=key, got=f"'{path}', which is {read[_place(path)]}", expected="another file")
         for key, path in outputs.items()
         if _place(path) in read
     ]
     for key, path in outputs.items():
-        problems += _special(key, path.expanduser())
+        folder = key.endswith("_dir") or (key.startswith("outputs.") and config.input_file is not None)
+        inside = path.expanduser().glob(FOLDER_FILES) if folder else [path.expanduser()]
+        problems += [problem for place in inside if (problem := not_a_file(place, key))]
         if reason := _unwritable(_place(path)):
             got = f"'{path}', and {reason}"
             problems.append(Problem(where=key, got=got, expected="a place to write to"))
     if problems:
         raise ConfigError(problems)
-
-
-def _special(key: str, path: Path) -> list[Problem]:
-    """What lies where outputs go and is no file: at `path`, or in it where it is a folder for the sound of a file."""
-    places = path.glob(FOLDER_FILES) if key.endswith("_dir") else [path]
-    return [problem for place in places if (problem := not_a_file(place, key))]
 
 
 def _unwritable(path: Path) -> str:
@@ -142,22 +154,35 @@ def offered(graph: Graph) -> list[str]:
     return sorted({port.kind for port in ports if port is not None})
 
 
-def check_outputs(graph: Graph, config: InferenceConfig) -> None:
-    """Raise ConfigError when an output is asked for that the graph cannot give, or none of those that it gives."""
-    kinds = offered(graph)
-    problems = [
-        Problem(
-            where=key, got=repr(str(getattr(config, key))), expected=f"nothing: this graph gives {', '.join(kinds)}"
-        )
-        for key, kind in _OUTPUTS.items()
-        if getattr(config, key) is not None and kind not in kinds
-    ]
-    wanted = {"text", *(kind for key, kind in _OUTPUTS.items() if getattr(config, key) is not None)}
-    if not problems and not wanted & {*kinds}:
+def check_outputs(graph: Graph, config: InferenceConfig, rows: Mapping[str, PayloadKind]) -> None:
+    """Raise ConfigError when an output is asked for that the graph cannot give, or none of those that it gives.
+
+    Args:
+        rows: kinds of payload that the deployment knows, by name.
+    """
+    kinds, problems = offered(graph), []
+    for key, path in _written(config).items():
+        kind, one = _kind(key), config.input_file is None
+        if not kind:
+            continue
+        row, got = rows.get(kind), repr(str(path))
+        if kind not in kinds:
+            expected = f"nothing: this graph gives {', '.join(kinds)}"
+        elif row is None or row.write is None:
+            expected = f"nothing: {kind} has no file of its own"
+        elif one and path.suffix.lower() != row.suffix:
+            expected = f"a file name in {row.suffix}"
+        else:
+            continue
+        problems.append(Problem(where=key, got=got, expected=expected))
+    if not problems and not {"text", *places_of(config)} & {*kinds}:
+        one = config.input_file is None
+        settings = {key: kind for key, kind in OUTPUTS.items() if (key in FILE) is not one}
+        settings |= {f"outputs.{kind}": kind for kind in kinds if kind not in OUTPUTS.values()}
         problems += [
             Problem(where=key, got="nothing", expected=f"a place for what this graph gives: {kind}")
-            for key, kind in _OUTPUTS.items()
-            if kind in kinds and (key in FILE) is (config.input_file is not None)
+            for key, kind in settings.items()
+            if kind in kinds
         ]
     if config.out_timeline is not None:
         from framework.io.picture import check_picture

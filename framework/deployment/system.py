@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from framework.execution.policies import Policy
     from framework.execution.request import Request
     from framework.execution.runner import Runner
+    from framework.io.kinds import PayloadKind
 
 
 @attrs.frozen(kw_only=True)
@@ -43,6 +44,14 @@ class Deployed:
     @property
     def decls(self) -> Mapping[str, RunnerDecl]:
         return runner_decls(self.classes)
+
+    @property
+    def kinds(self) -> dict[str, PayloadKind]:
+        """Kinds of payload that a caller gets, by name: those of every deployment, and those of the graph's runners."""
+        from framework.io.kinds import KINDS
+
+        used = [self.classes[stage.runner].decl for stage in self.graph.stages]
+        return {**KINDS, **{row.name: row for decl in used for row in decl.payloads}}
 
     @property
     def speakers(self) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""What flows through ports: one small class per payload kind that is more than an array.
+"""What flows through ports: one small class per payload kind that is more than an array; `kind` is its name.
 
 Kinds that only stages read (codec, latent) are plain arrays, numpy on the CPU and DLPack on a device.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -31,6 +31,8 @@ class TextChunk:
         logprobs: for each id the best candidates, best first; empty unless asked for.
     """
 
+    kind: ClassVar[str] = "text"
+
     text: str
     ids: tuple[int, ...] = ()
     logprobs: tuple[tuple[Logprob, ...], ...] = ()
@@ -39,6 +41,8 @@ class TextChunk:
 @attrs.frozen(kw_only=True, eq=False)
 class AudioChunk:
     """Samples as they are made: float32 in [-1, 1], shape [samples] (mono) or [samples, channels]."""
+
+    kind: ClassVar[str] = "audio"
 
     samples: np.ndarray[Any, np.dtype[np.float32]]
     sample_rate: int
@@ -55,6 +59,8 @@ class HiddenChunk:
             None where all three are the token's place in the sequence. A reader that reads only parts of a prompt needs
             what pictures made of them.
     """
+
+    kind: ClassVar[str] = "hidden"
 
     ids: np.ndarray[Any, np.dtype[np.int64]]
     values: np.ndarray[Any, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -28,21 +29,31 @@ def audio_of(chunks: Iterable[AudioChunk]) -> AudioChunk | None:
     return AudioChunk(samples=np.concatenate([chunk.samples for chunk in chunks]), sample_rate=rates[0])
 
 
-def speech_of(result: Result) -> tuple[str, AudioChunk] | None:
-    """Id of the stage that speaks and all it said; None when nothing was said."""
+def chunks_of(result: Result, kind: str) -> tuple[str, tuple[Any, ...]] | None:
+    """Id of the stage that gives the first output of a payload kind, and its chunks; None where there are none."""
     for terminal, chunks in result.outputs.items():
-        if chunks and isinstance(chunks[0], AudioChunk):
-            sound = audio_of(chunks)
-            assert sound is not None
-            return terminal.partition(":")[0], sound
+        if chunks and getattr(chunks[0], "kind", "") == kind:
+            return terminal.partition(":")[0], chunks
     return None
 
 
-def heard(result: Result) -> Result:
-    """The result; failed when speech was asked for, all went well and nothing was said. What was written stays."""
-    if not result.ok or "audio" not in result.request.kinds or speech_of(result) is not None:
+def speech_of(result: Result) -> tuple[str, AudioChunk] | None:
+    """Id of the stage that speaks and all it said; None when nothing was said."""
+    found = chunks_of(result, AudioChunk.kind)
+    sound = None if found is None else audio_of(found[1])
+    return None if found is None or sound is None else (found[0], sound)
+
+
+def complete(result: Result) -> Result:
+    """The result; failed when all went well and an output that was asked for has nothing in it.
+
+    A text may be empty. What was made of the others stays.
+    """
+    kinds = sorted(result.request.kinds - {TextChunk.kind}) if result.ok else []
+    missing = next((kind for kind in kinds if chunks_of(result, kind) is None), None)
+    if missing is None:
         return result
     ends = {stage: report.details.get("finish_reason") for stage, report in result.stages.items()}
-    got = ", ".join(["a reply without a sound", *(f"{stage} ended with {end}" for stage, end in ends.items() if end)])
-    error = StageError(Problem(where=f"request {result.request.index}: audio", got=got, expected="speech"))
-    return attrs.evolve(result, ok=False, error=error)
+    ended = [f"{stage} ended with {end}" for stage, end in ends.items() if end]
+    where, got = f"request {result.request.index}: {missing}", ", ".join([f"a reply without {missing}", *ended])
+    return attrs.evolve(result, ok=False, error=StageError(Problem(where=where, got=got, expected=missing)))

@@ -150,6 +150,8 @@ class RunnerDecl:
         style: attrs class of the style settings it reads, all optional; None when it reads none.
         folders: settings of `config` that name a folder to read from, each with where that starts: "" is the artifact,
             ".." what the artifact lies in.
+        payloads: kinds of payload of its ports that a caller may ask for and the framework does not have
+            (`framework.io.kinds.PayloadKind`).
     """
 
     kind: str
@@ -161,6 +163,7 @@ class RunnerDecl:
     samples: tuple[str, ...] = ()
     style: type | None = None
     folders: Mapping[str, str] = attrs.field(factory=dict)
+    payloads: tuple[Any, ...] = ()
 
     def needed(self, bound: Collection[str | None]) -> frozenset[str]:
         """Inputs that it cannot run without, of the alternatives those that are nearest to what is bound."""

@@ -44,11 +44,6 @@ def one_of(*words: str) -> Kind:
     return Kind(" or ".join(map(repr, words)), lambda value: value in words)
 
 
-def some_of(*words: str) -> Kind:
-    name = f"a list of {' and '.join(map(repr, words))}, or of one of them"
-    return Kind(name, lambda value: _is_texts(value) and set(value) <= set(words))
-
-
 def whole(low: int, high: int | None = None) -> Kind:
     name = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
     return Kind(name, lambda v: is_whole(v) and v >= low and (high is None or v <= high))

@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from framework.errors import ConfigError, Problem
-from framework.execution.payloads import AudioChunk, TextChunk
+from framework.execution.payloads import AudioChunk
 from framework.execution.request import Result
-from framework.execution.results import audio_of, text_of
-from framework.io.audio import write_wav
+from framework.execution.results import chunks_of
+from framework.io.kinds import KINDS, PayloadKind
 from framework.io.requests import Rejected
 from framework.io.responses import Entries, differences, document, read
 from framework.writing import naming, not_a_file, write_bytes, write_text
@@ -31,40 +31,43 @@ _UNTIMED = frozenset({"details"})
 _CODES = "rvq_codes"
 
 
-def entry_of(result: Result, audio_dir: Path | None = None) -> dict[str, Any]:
+def entry_of(
+    result: Result, folders: Mapping[str, Path] | None = None, kinds: Mapping[str, PayloadKind] = KINDS
+) -> dict[str, Any]:
     """One entry of `responses`.
 
     Args:
-        audio_dir: where its speech is written, as `audio_req<i>.wav`, and the codec frames behind it, as
-            `rvq_req<i>.safetensors`; None writes none.
+        folders: by payload kind, where its outputs are written, each as `<kind>_req<i>` and the kind's suffix; the
+            codec frames behind speech lie beside it, as `rvq_req<i>.safetensors`.
+        kinds: of payload, by name.
     """
     reported: dict[str, Any] = {}
     for report in result.stages.values():
         reported |= {key: value for key, value in report.details.items() if key in _PROMOTED and key not in reported}
     ending = "cancelled" if result.cancelled else "error" if not result.ok else reported.get("finish_reason")
-    texts, sounds = _chunks(result, TextChunk), _chunks(result, AudioChunk)
+    index, folders = result.request.index, folders or {}
     entry: dict[str, Any] = {
-        "request_idx": result.request.index,
+        "request_idx": index,
         "batch_idx": reported.get("batch_idx", 0),
         "ok": result.ok,
         "error": None if result.error is None else str(result.error),
-        "output_text": text_of(texts),
         "finish_reason": ending,
         "messages": result.request.fields.get("messages", []),
     }
     entry |= {key: reported[key] for key in _PROMOTED[2:] if key in reported}
-    if any(chunk.logprobs for chunk in texts):
-        steps = [step for chunk in texts for step in chunk.logprobs]
-        entry["logprobs"] = [[attrs.asdict(candidate) for candidate in step] for step in steps]
-    try:
-        sound = audio_of(sounds)
-        if sound is not None and audio_dir is not None:
-            entry |= _write_sound(audio_dir / f"audio_req{result.request.index}.wav", sound)
-    except ValueError as error:  # no sound: a fault of this request alone
-        entry |= {"ok": False, "error": entry["error"] or str(error), "finish_reason": "error"}
+    for kind in kinds.values():
+        _, chunks = chunks_of(result, kind.name) or ("", ())
+        try:
+            entry |= kind.entry(chunks)
+            if chunks and kind.write is not None and kind.name in folders:
+                path = folders[kind.name] / kind.file_name(index)
+                written = kind.write(path, chunks)
+                entry |= {f"{kind.name}_file": str(path), **written}
+        except ValueError as error:  # what cannot be put together or written: a fault of this request alone
+            entry |= {"ok": False, "error": entry["error"] or str(error), "finish_reason": "error"}
     codes = next((report.details[_CODES] for report in result.stages.values() if _CODES in report.details), None)
-    if codes is not None and audio_dir is not None:
-        entry["rvq_file"] = _write_codes(audio_dir / f"rvq_req{result.request.index}.safetensors", codes)
+    if codes is not None and AudioChunk.kind in folders:
+        entry["rvq_file"] = _write_codes(folders[AudioChunk.kind] / f"rvq_req{index}.safetensors", codes)
     entry["wall_s"] = _seconds(result.wall_s)
     entry["stages"] = {stage: _stage(report) for stage, report in result.stages.items()}
     return entry
@@ -243,22 +246,6 @@ class Predictions:
                 if offset >= 0:
                     lines.seek(offset)
                     yield json.loads(lines.readline())
-
-
-def _chunks(result: Result, kind: type[Any]) -> list[Any]:
-    """Chunks of the first output of a kind: a graph has at most one text and one audio output that a caller reads."""
-    return next((list(chunks) for chunks in result.outputs.values() if chunks and isinstance(chunks[0], kind)), [])
-
-
-def _write_sound(path: Path, sound: AudioChunk) -> dict[str, Any]:
-    write_wav(path, sound)
-    samples = len(sound.samples)
-    return {
-        "audio_file": str(path),
-        "audio_samples": samples,
-        "audio_sample_rate": sound.sample_rate,
-        "audio_duration_ms": samples * 1000 // sound.sample_rate,
-    }
 
 
 def _write_codes(path: Path, codes: Any) -> str:

@@ -66,7 +66,7 @@ ONE = {
     "lora_name": f.TEXT,
     "save_system_prompt_kv_cache": f.FLAG,
     "disable_spec_decode": f.FLAG,
-    "modalities": f.some_of("text", "audio"),
+    "modalities": f.TEXTS,
 }
 # What `request:<field>` of a graph can read.
 _FIELDS_OF_ONE = ("assistant_instruct", "system_instruct", "talker_language", "prompt_speaker_codes")
@@ -283,9 +283,11 @@ def read_request(raw: Any, index: int, defaults: Defaults, folder: Path, where: 
     conversation = read_conversation(raw, where, folder)
     known = {problem.where for problem in conversation.problems}
     problems = [problem for problem in given.problems if problem.where not in known] + conversation.problems
-    if not problems and "audio" in raw.get("modalities", ()) and "audio" not in defaults.kinds:
-        expected = "only what the run writes"
-        problems = [Problem(where=f"{where}.modalities", got="audio", expected=expected, hint="output_audio_dir=DIR")]
+    unwritten = [] if problems else sorted({*raw.get("modalities", ())} - defaults.kinds)
+    if unwritten:
+        got, expected = ", ".join(unwritten), f"only what the run writes: {', '.join(sorted(defaults.kinds))}"
+        hint = "output_audio_dir=DIR" if "audio" in unwritten else ""
+        problems = [Problem(where=f"{where}.modalities", got=got, expected=expected, hint=hint)]
     if problems:
         return Rejected(index=index, error=ConfigError(problems), raw=raw)
     full = defaults.under(given)

@@ -199,7 +199,7 @@ def _joined(sounds: Sequence[AudioChunk]) -> AudioChunk:
     from framework.execution.results import audio_of
 
     sound = audio_of(sounds)
-    assert sound is not None  # or the request had failed (`framework.execution.results.heard`)
+    assert sound is not None  # or the request had failed (`framework.execution.results.complete`)
     return sound
 
 

@@ -14,7 +14,7 @@ from framework.errors import MultistageError, Problem, nearest
 from framework.execution.executor import Executor
 from framework.execution.opening import opening_error
 from framework.execution.request import Request
-from framework.execution.results import heard
+from framework.execution.results import complete
 from framework.execution.session import Chunk, Event
 from framework.graph.model import Graph
 from framework.io.requests import Defaults
@@ -136,7 +136,7 @@ class Served:
             if isinstance(event, Chunk):
                 flight.push(event.value)
                 return
-            result = heard(event.result)
+            result = complete(event.result)
             self._mean_s += 0.1 * (result.wall_s - self._mean_s)
             self._metrics.ended(self.name, flight, result)
             flight.end(result)

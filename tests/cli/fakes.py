@@ -21,11 +21,14 @@ from framework.execution.payloads import AudioChunk, TextChunk
 from framework.execution.request import Request
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.graph.model import InputDecl, RunnerDecl
+from framework.io.kinds import PayloadKind
+from framework.writing import write_text
 
 ALLOWED = (*PREFIXES, "tests.")
 ROWS = [
     "+runners.test.echo._target_=tests.cli.fakes.Echo",
     "+runners.test.beep._target_=tests.cli.fakes.Beep",
+    "+runners.test.counter._target_=tests.cli.fakes.Counter",
 ]
 
 
@@ -125,6 +128,53 @@ class Beep(Runner):
             row.outputs["audio"].write(AudioChunk(samples=samples, sample_rate=8000))
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class CountChunk:
+    """How many words a piece of text has."""
+
+    kind: ClassVar[str] = "count"
+
+    words: int
+
+
+def write_counts(path: Path, chunks: Sequence[CountChunk]) -> dict[str, Any]:
+    counts = [chunk.words for chunk in chunks]
+    write_text(path, [json.dumps(counts)])
+    return {"count_words": sum(counts)}
+
+
+class Counter(Runner):
+    """Counts the words of each chunk of text: a kind of payload that the framework does not have."""
+
+    decl: ClassVar[RunnerDecl] = RunnerDecl(
+        kind="host",
+        inputs={"text": InputDecl(kinds=frozenset({"text"}), streaming=True)},
+        ports={"count": "count"},
+        payloads=(
+            PayloadKind(
+                chunk=CountChunk,
+                entry=lambda chunks: {"counted": len(chunks)},
+                write=write_counts,
+                suffix=".json",
+                told=lambda written: f"{written['count_words']} words",
+            ),
+        ),
+    )
+
+    def admit(self, row: Row) -> None:
+        pass
+
+    def ready(self, row: Row) -> bool:
+        return bool(row.inputs["text"].available) or row.inputs["text"].ended
+
+    def step(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if row.inputs["text"].ended:
+                row.finish()
+            else:
+                row.outputs["count"].write(CountChunk(words=len(row.inputs["text"].take().text.split())))
+
+
 def words_of(request: Request) -> list[str]:
     parts = request.fields["messages"][-1]["content"]
     return " ".join(part["text"] for part in parts if part["type"] == "text").split()
@@ -148,6 +198,15 @@ BEEP: dict[str, Any] = {
         {"name": "voice", "from": "request:voice", "on_missing": "skip"},
     ],
     "emits": [{"id": "audio", "kind": "audio", "transport": "chunk_stream", "terminal": True}],
+}
+
+
+COUNTER: dict[str, Any] = {
+    "id": "counter",
+    "runner": "test.counter",
+    "kind": "host",
+    "inputs": [{"name": "text", "from": "echo:text"}],
+    "emits": [{"id": "count", "kind": "count", "terminal": True}],
 }
 
 

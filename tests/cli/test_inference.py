@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import soundfile
 
-from tests.cli.fakes import BEEP, ECHO, engines, infer
+from tests.cli.fakes import BEEP, COUNTER, ECHO, engines, infer
 
 
 @pytest.fixture(autouse=True)
@@ -134,8 +134,11 @@ def test_speech_is_written_only_when_asked_for(speech: str, capsys: pytest.Captu
 def test_a_reply_without_a_sound_is_a_request_that_failed(speech: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert infer(speech, "prompt=mute", "out_audio=it.wav") == 1
     captured = capsys.readouterr()
-    got = "a reply without a sound, echo ended with end-of-sequence"
-    assert (captured.out, captured.err) == ("mute\n", f"error: request 0: audio: got {got}, expected speech\n")
+    got = "a reply without audio, echo ended with end-of-sequence"
+    assert (captured.out, captured.err) == (
+        "mute\n",
+        f"error: request 0: audio: got {got}, expected audio\n",
+    )
     assert not Path("it.wav").exists()
 
 
@@ -145,7 +148,7 @@ def test_so_it_is_in_a_file_and_what_was_written_stays(speech: str) -> None:
     spoken, mute, text = responses("p.json")
     assert (spoken["ok"], text["ok"]) == (True, True)
     assert (mute["ok"], mute["output_text"], mute["finish_reason"]) == (False, "mute", "error")
-    assert mute["error"].startswith("request 1: audio: got a reply without a sound")
+    assert mute["error"].startswith("request 1: audio: got a reply without audio")
 
 
 @pytest.mark.parametrize("spoken", [[], ["out_audio=it.wav"]], ids=["text alone", "spoken"])
@@ -363,6 +366,46 @@ def test_spoken_replies_of_a_file(speech: str) -> None:
     assert entry["audio_file"] == "said/audio_req0.wav"
     assert (entry["audio_samples"], entry["audio_sample_rate"], entry["audio_duration_ms"]) == (200, 8000, 25)
     assert soundfile.info(entry["audio_file"]).frames == 200
+
+
+# --- a kind of payload that a family brings ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> str:
+    return f"engine_dir={engines(tmp_path / 'engines' / 'counting', ECHO, COUNTER)}"
+
+
+def test_an_output_of_a_familys_own_kind_is_written(counting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert infer(counting, "prompt=one two three", "outputs.count=counts.json") == 0
+    assert capsys.readouterr() == ("one two three\n", "3 words: counts.json\n")
+    assert json.loads(Path("counts.json").read_text()) == [1, 1, 1]
+
+
+def test_of_a_file_each_request_has_its_own_and_may_leave_it_out(counting: str) -> None:
+    file = write_requests({"prompt": "a b"}, {"prompt": "c", "modalities": ["text"]})
+    assert infer(counting, file, "output_file=predictions.json", "outputs.count=counts") == 0
+    counted, left_out = responses()
+    assert (counted["counted"], counted["count_file"], counted["count_words"]) == (2, "counts/count_req0.json", 2)
+    assert left_out["counted"] == 0 and "count_file" not in left_out
+    assert os.listdir("counts") == ["count_req0.json"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("outputs.cuont=c.json", "outputs.cuont: got 'c.json', expected nothing: this graph gives count, text"),
+        ("outputs.text=c.txt", "outputs.text: got 'c.txt', expected nothing: text has no file of its own"),
+        ("outputs.count=c.wav", "outputs.count: got 'c.wav', expected a file name in .json"),
+        ("out_audio=c.wav", "out_audio: got 'c.wav', expected nothing: this graph gives count, text"),
+    ],
+)
+def test_an_output_that_is_not_there_is_refused(
+    setting: str, said: str, counting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(counting, "prompt=one", setting) == 2
+    assert said in capsys.readouterr().err
+    assert os.listdir() == ["engines"]
 
 
 def test_a_file_gets_a_run_folder_of_its_own(echo: str) -> None:

@@ -103,7 +103,7 @@ def test_a_stage_that_breaks_raises_its_error_and_touches_no_other_request(speak
 
 
 def test_speech_without_a_sound_is_a_failed_request(speaking: Deployment) -> None:
-    with pytest.raises(StageError, match="a reply without a sound"):
+    with pytest.raises(StageError, match="a reply without audio"):
         speaking.run(prompt="mute", speak=True)
 
 

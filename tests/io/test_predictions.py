@@ -90,7 +90,7 @@ def test_logprobs_are_steps_of_candidates() -> None:
 
 def test_speech_goes_beside_with_its_fields(tmp_path: Path) -> None:
     chunk = AudioChunk(samples=np.zeros(1200, np.float32), sample_rate=24000)
-    entry = entry_of(result(**{"code2wav:audio": (chunk, chunk)}), tmp_path)
+    entry = entry_of(result(**{"code2wav:audio": (chunk, chunk)}), {"audio": tmp_path})
     path = tmp_path / "audio_req7.wav"
     audio = {key: entry[key] for key in entry if key.startswith("audio")}
     assert audio == {
@@ -298,6 +298,6 @@ def test_a_full_disk_is_named_and_keeps_what_is_done(tmp_path: Path) -> None:
 
 def test_sound_that_is_none_is_an_error_of_its_request(tmp_path: Path) -> None:
     chunk = AudioChunk(samples=np.full(10, np.nan, np.float32), sample_rate=24000)
-    found = entry_of(result(**{"code2wav:audio": (chunk,)}), tmp_path)
+    found = entry_of(result(**{"code2wav:audio": (chunk,)}), {"audio": tmp_path})
     assert (found["ok"], found["finish_reason"]) == (False, "error")
     assert found["error"] == "audio_req7.wav: 10 samples are not finite"

@@ -196,7 +196,7 @@ def test_a_setting_that_is_wrong(setting: Any, fault: str) -> None:
         ({"prompt": "a", "promt": "b"}, "requests[0].promt: got unknown key"),
         ({"prompt": "a", "lora_name": "x"}, "requests[0].lora_name: got \"x\", expected none: LoRA adapters are not"),
         ({"prompt": "a", "enable_thinking": 1}, "requests[0].enable_thinking: got 1, expected true or false"),
-        ({"prompt": "a", "modalities": ["sound"]}, "modalities: got [\"sound\"], expected a list of 'text'"),
+        ({"prompt": "a", "modalities": ["sound"]}, "modalities: got sound, expected only what the run writes: text"),
         ({"prompt": "a", "modalities": ["text", "audio"]}, "modalities: got audio, expected only what the run writes"),
         ({"prompt": "a", "prompt_speaker_codes": [[1], 2]}, "requests[0].prompt_speaker_codes: got [[1], 2]"),
     ],

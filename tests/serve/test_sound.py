@@ -141,7 +141,7 @@ def test_speed_where_the_graph_has_it(client: openai.OpenAI) -> None:
         ({"instructions": "merrily"}, "request", "instruct"),
         ({"response_format": "midi"}, "response_format", "'wav'"),
         ({"input": ""}, "input", "1 character"),
-        ({"input": "mute"}, "audio", "without a sound"),
+        ({"input": "mute"}, "audio", "without audio"),
         ({"vioce": "Ann"}, "vioce", "did you mean 'voice'"),
     ],
 )

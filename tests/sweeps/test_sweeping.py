@@ -198,7 +198,7 @@ def test_settings_of_a_sweep_as_an_experiment_has_them(echo: list[str]) -> None:
 def test_a_bug_in_one_job_leaves_the_others_running(
     echo: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def check(graph: Any, config: Any) -> None:
+    def check(graph: Any, config: Any, kinds: Any) -> None:
         if config.prompt == "b":
             raise ZeroDivisionError("a bug")
 

@@ -175,14 +175,14 @@ def test_wrong_frames_fail_their_own_request(engine_dir: Path, codes: tiny.Array
 def test_frames_are_written_beside_the_sound(engine_dir: Path, tmp_path: Path) -> None:
     codes = tiny.random_codes(30)
     [result] = speak(engine_dir, [codes])
-    entry = entry_of(result, tmp_path)
+    entry = entry_of(result, {"audio": tmp_path})
     assert entry["rvq_file"] == str(tmp_path / "rvq_req0.safetensors")
     [written] = load_file(entry["rvq_file"]).items()
     assert written[0] == "rvq_codes" and written[1].dtype == np.int32
     np.testing.assert_array_equal(written[1], codes)
     assert (entry["audio_samples"], entry["audio_sample_rate"]) == (30 * 1920, 24_000)
     assert entry["stages"]["code2wav"]["frames"] == 30 and "rvq_codes" not in entry["stages"]["code2wav"]
-    assert "rvq_file" not in entry_of(result, None)
+    assert "rvq_file" not in entry_of(result)
 
 
 @pytest.mark.parametrize(
