@@ -178,13 +178,16 @@ class Session:
 
     def close(self) -> None:
         """Free every row and forget what has not ended. May be called again."""
-        self._taking, self.closed = False, True
+        self._taking = False
         self._waiting.clear()
         self._active.clear()
-        for lane in self._lanes:
-            lane.waiting.clear()
-            for task in lane.tasks:
-                self._free(lane, task)
+        try:
+            for lane in self._lanes:
+                lane.waiting.clear()
+                for task in lane.tasks:
+                    self._free(lane, task)
+        finally:
+            self.closed = True  # from here on, another session may take the rows
 
     def __enter__(self) -> Session:
         return self
