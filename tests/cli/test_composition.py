@@ -161,7 +161,11 @@ def test_help_shows_groups_and_commented_settings() -> None:
             ["  # deployment that writes down what was said", "  transcribe: null"],
             ["deployment:", "backend:"],
         ),
-        ("fetch", ["  # weights and engines; outlives runs", "deployment: hibari, "], ["backend:", "report:"]),
+        (
+            "fetch",
+            ["  weights: ${paths.cache}/weights # that were fetched", "deployment: hibari, "],
+            ["backend:", "report:"],
+        ),
     ],
 )
 def test_help_tells_every_setting_of_its_command_and_no_others(

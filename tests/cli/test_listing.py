@@ -49,7 +49,7 @@ def test_engines_of_other_options_are_not_passed_off_as_the_presets(tmp_path: Pa
     folder = tmp_path / "engines/smollm2"
     building.build(configured("deployment=smollm2", f"model_dir={tmp_path}/checkpoint", f"engine_dir={folder}",
                               *(f"build.{option}" for option in TINY)))  # fmt: skip
-    assert listed(tmp_path)["smollm2"].engines == "built, but it was built with max_input_len=16, not 1024"
+    assert listed(tmp_path)["smollm2"].engines == "built, but it was built with max_batch_size=2, not 8"
     other = listed(tmp_path, "backend=cuda")["smollm2"].engines
     assert other == "built, but it was built for backend cpu, not cuda"
 
