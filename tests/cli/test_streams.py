@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.fakes import BEEP, ECHO, ROWS, engines
 
-COMMANDS = ("inference", "build", "fetch", "report", "merge")
+COMMANDS = ("inference", "build", "fetch", "report", "merge", "serve")
 CLOSED = "error: standard output: got closed, expected a place to write to\n"
 # The console script of a command, with the fakes allowed.
 START = """
