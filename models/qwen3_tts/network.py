@@ -12,8 +12,10 @@ import onnx_ir as ir
 from onnxscript import OpBuilder
 
 from framework.engines.base import TensorSpec
+from framework.engines.frames import FrameLoop, Stack
 from framework.nn import Embedding
-from models.qwen3_talker.config import SPEAKER, TTSConfig
+from models.language.config import LLMConfig
+from models.qwen3_talker.config import RESERVED, SPEAKER, TTSConfig
 from models.qwen3_talker.network import Layers, Projection, Speech, Talker
 
 
@@ -60,3 +62,41 @@ class TextSpeech(Speech):
     def extras(self) -> tuple[TensorSpec, ...]:
         width = self.config.talker.hidden
         return (TensorSpec(name="speaker", dtype="float32", shape=("batch", width)),) if self.clones else ()
+
+    def frame_loop(self) -> FrameLoop | None:
+        """How a frame is said, for backends with kernels of their own for it; None where the predictor is narrower
+        than the talker and reads it through a projection."""
+        config, predictor = self.config, "talker.code_predictor"
+        if config.predictor.hidden != config.talker.hidden:
+            return None
+        return FrameLoop(
+            talker=_stack(config.talker, "talker.model", "talker"),
+            predictor=_stack(config.predictor, f"{predictor}.model", predictor),
+            head="talker.codec_head.weight",
+            heads=tuple(f"{predictor}.lm_head.{step}.weight" for step in range(config.groups - 1)),
+            codes="talker.codes.weight",
+            text="talker.text_embedding.weight",  # named for the module that looks it up
+            fc1="talker.text_projection.linear_fc1",
+            fc2="talker.text_projection.linear_fc2",
+            stop=config.codec.eos,
+            least=config.min_frames,
+            reserved=RESERVED,
+            candidates=self.candidates,
+        )
+
+
+def _stack(config: LLMConfig, layers: str, rotary: str) -> Stack:
+    return Stack(
+        prefix=layers,
+        layers=config.layers,
+        width=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        mlp=config.intermediate,
+        vocab=config.vocab,
+        qk_norm=config.qk_norm,
+        eps=config.rms_eps,
+        cosine=f"{rotary}.rotary_cos",
+        sine=f"{rotary}.rotary_sin",
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from framework.checkpoints.checkpoint import Checkpoint
 from framework.compile.family import Component, PromptOptions, Topology
+from framework.engines import frames
 from framework.graph.model import Input, Port, Source, Stage
 from models.language.topology import own_sampling
 from models.qwen3_codec.topology import ENCODER, SPEAKER, VOCODER, code2wav_stage, codec_components
@@ -88,4 +89,8 @@ def _model(config: TTSConfig, checkpoint: Checkpoint, options: PromptOptions, ca
         clones=config.kind == "base",
     )
     weights = talker_weights(weight_shapes(network), config, checkpoint, where=f"{checkpoint.path}: {NAME}")
-    return export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=NAME)
+    loop = network.frame_loop()
+    model = export(network, network.inputs(), network.outputs(), weights, dtype=dtype, name=NAME)
+    if loop is not None:
+        frames.note(model, loop)
+    return model

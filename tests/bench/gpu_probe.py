@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(256) matvec(const uint4 *matrix, co
     float sum[2] = {};
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const float4 a = __ldcg((const float4 *)(x + (i % 4) * 256 + lane * 8)), b = __ldcg((const float4 *)(x + (i % 4) * 256 + lane * 8) + 1);
+        const float4 *part = (const float4 *)(x + (i % 4) * 256 + lane * 8), a = __ldcg(part), b = __ldcg(part + 1);
         float2 t;
         t = wide(w[i].x), sum[i / 4] += t.x * a.x + t.y * a.y;
         t = wide(w[i].y), sum[i / 4] += t.x * a.z + t.y * a.w;

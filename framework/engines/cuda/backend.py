@@ -30,6 +30,8 @@ class OnnxRuntimeCuda(Backend):
         cuda_graph: let calls be captured; needs every node of the network on the GPU.
         tf32: multiply fp32 with 10-bit mantissas; faster, but no longer the ids of fp32.
         memory_limit: bytes its arena may take; 0 is all.
+        kernels: say frames of speech by own kernels in calls of few rows, where a network notes how (`frames`). Takes
+            the weights of the talker a second time, and a GPU of compute capability 9.0 or later.
     """
 
     name: ClassVar[str] = "cuda"
@@ -41,6 +43,7 @@ class OnnxRuntimeCuda(Backend):
     cuda_graph: bool = True
     tf32: bool = False
     memory_limit: int = attrs.field(default=0, validator=v.ge(0))
+    kernels: bool = False
 
     @property
     def place(self) -> str:
@@ -75,6 +78,7 @@ class OnnxRuntimeCuda(Backend):
 
     def load(self, folder: Path, record: Manifest) -> Engine:
         from framework.engines.cuda.engine import CudaEngine
+        from framework.engines.cuda.kernels import frame
         from framework.engines.cuda.memory import DeviceMemory
         from framework.engines.ort import engine
 
@@ -96,7 +100,8 @@ class OnnxRuntimeCuda(Backend):
             got = f"providers {session.get_providers()}"
             hint = "the CUDA and cuDNN libraries that onnxruntime-gpu needs did not load"
             raise ConfigError(Problem(where=str(folder), got=got, expected=PROVIDER, hint=hint))
-        return CudaEngine(session, record, memory, captures=self.cuda_graph)
+        found = frame.load(memory, folder, record) if self.kernels else None
+        return CudaEngine(session, record, memory, captures=self.cuda_graph, frames=found)
 
     def _package(self) -> Any:
         """ONNX Runtime. Raises ConfigError for one that has no part for a GPU."""

@@ -5,24 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 from framework.engines.bound import Bindings, BufferCall
+from framework.engines.cuda.kernels.frame import FrameCall, FrameKernels
+from framework.engines.cuda.memory import DeviceMemory
 from framework.engines.manifest import Manifest
-from framework.engines.memory import Memory
 from framework.engines.ort.engine import OnnxRuntimeCall, OnnxRuntimeEngine, onnxruntime
 
 _UNRECORDED = -1  # id of a graph for a run that is not to be recorded
 
 
 class CudaEngine(OnnxRuntimeEngine):
-    """A session whose buffers lie on a GPU."""
+    """A session whose buffers lie on a GPU.
 
-    def __init__(self, session: Any, record: Manifest, memory: Memory, *, captures: bool) -> None:
+    Args:
+        frames: kernels that take over the calls that fit them.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        record: Manifest,
+        memory: DeviceMemory,
+        *,
+        captures: bool,
+        frames: FrameKernels | None = None,
+    ) -> None:
         super().__init__(session, record, memory)
         self.captures = captures
+        self._device, self._frames = memory, frames
         self._graphs = 0  # recorded so far
 
     def _call(self, bindings: Bindings) -> BufferCall:
+        session = self.open_session()
+        if self._frames is not None and self._frames.fits(bindings):
+            return FrameCall(self.spec, bindings, self._frames, self._device)
         self._graphs += 1
-        return _CudaCall(self.open_session(), self, bindings, graph_id=self._graphs)
+        return _CudaCall(session, self, bindings, graph_id=self._graphs)
 
 
 class _CudaCall(OnnxRuntimeCall):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
+import pytest
 
 from framework.engines.cuda.kernels.decoder import Decoder
 from framework.engines.cuda.kernels.pack import DecoderWeights
@@ -14,6 +16,8 @@ from framework.engines.cuda.kernels.shape import DecoderShape
 from framework.engines.cuda.memory import DeviceMemory, call, runtime
 from framework.errors import MultistageError
 from tests.engines.cuda.reference import Array, Inputs
+
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 # Odd sizes; together every way a stack can be.
 SMALL = {
@@ -30,7 +34,7 @@ SMALL = {
         kv_heads=3,
         head_dim=128,
         mlp=520,
-        vocab=2500,
+        vocab=300,
         capacity=150,
         steps=3,
         one_head=True,
@@ -49,6 +53,12 @@ def gpu_memory() -> DeviceMemory | None:
     except (MultistageError, RuntimeError):
         return None
     return memory if float(memory.compute_capability) >= 9 else None
+
+
+def gpu(test: Test) -> Test:
+    """Marks a test that needs a GPU; it is skipped where there is none."""
+    skip = pytest.mark.skipif(gpu_memory() is None, reason="no NVIDIA GPU of compute capability 9.0 or later")
+    return pytest.mark.gpu(skip(test))
 
 
 @attrs.frozen(kw_only=True, eq=False)

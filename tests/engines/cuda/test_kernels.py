@@ -9,10 +9,9 @@ import pytest
 from framework.engines.cuda.kernels.pack import packed, packed_matrix
 from framework.engines.cuda.kernels.shape import DecoderShape
 from framework.errors import ConfigError
-from tests.engines.cuda.on_gpu import SMALL, Run, gpu_memory
+from tests.engines.cuda.on_cpu import COMPILER, decoded, projected
+from tests.engines.cuda.on_gpu import SMALL, Run, gpu
 from tests.engines.cuda.reference import Reference, chosen, random_cache, random_inputs, random_weights
-
-gpu = pytest.mark.skipif(gpu_memory() is None, reason="no NVIDIA GPU of compute capability 9.0 or later")
 
 
 def test_what_the_kernel_cannot_do_is_said_at_once() -> None:
@@ -53,6 +52,50 @@ def test_the_reference_chooses_as_the_sampler_does() -> None:
     assert chosen(scores, 0.99, 1.0, 0, 0.3, 0.0) == 1
     assert chosen(scores, 0.999, 1.0, 0, 1.0, 0.5) == 3
     assert chosen(scores, 0.999, 1.0, 0, 1.0, 0.0) == 0
+
+
+cpu = pytest.mark.skipif(COMPILER is None, reason="no g++ to compile the kernels for the CPU with")
+
+
+@cpu
+@pytest.mark.parametrize(
+    ("name", "rows", "past", "greedy"),
+    [("codes", 1, 0, True), ("codes", 4, 0, False), ("chunks", 2, 130, False), ("tokens", 3, 64, False)],
+)
+def test_the_source_computes_what_numpy_computes(name: str, rows: int, past: int, greedy: bool) -> None:
+    shape = SMALL[name]
+    weights = random_weights(shape, 1)
+    given = random_inputs(shape, rows, past, 3, greedy=greedy)
+    keys, values = random_cache(shape, rows, 2), random_cache(shape, rows, 3)
+    got = decoded(shape, weights, given, keys, values)
+    codes, hidden, scores = Reference(shape, weights)(given, keys, values)
+    np.testing.assert_array_equal(got.codes, codes)
+    tolerance = 2e-3 if shape.dtype == "bfloat16" else 2e-4
+    np.testing.assert_allclose(got.hidden, hidden, atol=tolerance, rtol=0)
+    np.testing.assert_allclose(got.scores, scores[:, -1], atol=4 * tolerance, rtol=0)
+
+
+@cpu
+def test_a_projection_reads_a_table_or_vectors_and_adds_the_codes_that_are_there() -> None:
+    rng = np.random.default_rng(0)
+    rows, inputs, outputs, groups = 3, 70, 21, 4
+    matrix, bias = rng.standard_normal((outputs, inputs)), rng.standard_normal(outputs)
+    table, extra = rng.standard_normal((11, inputs)), rng.standard_normal((40, outputs))
+    ids, starts = rng.integers(0, 11, rows), np.arange(groups) * 10
+    codes = rng.integers(-1, 10, (rows, groups))
+    halves = {"matrix": matrix, "bias": bias, "table": table, "extra": extra}
+    arrays = {name: value.astype(np.float16) for name, value in halves.items()}
+    exact = {name: value.astype(np.float64) for name, value in arrays.items()}
+    plain = {name: arrays[name] for name in ("matrix", "bias")}
+    y = exact["table"][ids] @ exact["matrix"].T + exact["bias"]
+    got = projected(plain | {"table": arrays["table"], "ids": ids}, silu=True)
+    np.testing.assert_allclose(got, y / (1 + np.exp(-y)), atol=1e-4)
+
+    vectors = rng.standard_normal((rows, inputs)).astype(np.float32)
+    added = np.stack([exact["extra"][(starts + row)[row >= 0]].sum(0) for row in codes])
+    more = {"vectors": vectors, "extra": arrays["extra"], "codes": codes, "starts": starts}
+    got = projected(plain | more, silu=False)
+    np.testing.assert_allclose(got, vectors @ exact["matrix"].T + exact["bias"] + added, atol=1e-4)
 
 
 @gpu

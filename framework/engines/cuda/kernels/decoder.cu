@@ -12,25 +12,7 @@
 // Defined by the compiler's options: LAYERS WIDTH HEADS KV_HEADS HEAD_DIM MLP VOCAB PROMPT STEPS CAPACITY CHUNK QK_NORM
 // EPS BF16 ONE_HEAD (every step has the same head and table) SHAPED (scores have history, bias and marks) SLOTS.
 // Compiled at load by NVRTC, so nothing is included but what NVRTC brings.
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
-typedef unsigned short Half;  // bits of a 16-bit float; NVRTC alone brings no header for them
-
-#if BF16
-#define MMA "bf16"
-__device__ __forceinline__ Half narrow(float v) { Half h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(v)); return h; }
-__device__ __forceinline__ float wide(Half v) { return __uint_as_float((u32)v << 16); }
-#else
-#define MMA "f16"
-__device__ __forceinline__ Half narrow(float v) { Half h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v)); return h; }
-__device__ __forceinline__ float wide(Half v) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v)); return f; }
-#endif
-
 #define NOTHING __int_as_float(0xff800000)  // minus infinity
-constexpr int WARPS = 16;              // that compute; one more fills the ring
-constexpr int COMPUTE = WARPS * 32;    // threads of those
-constexpr int THREADS = COMPUTE + 32;
 constexpr int SLOT_K = 1024;           // columns of a tile in one slot of the ring
 constexpr int SLOT_BYTES = 8 * SLOT_K * 2;
 constexpr int BATCH = 8;               // tiles whose sums wait together
@@ -44,7 +26,6 @@ constexpr int Q = HEADS * HEAD_DIM, KV = KV_HEADS * HEAD_DIM, QKV = Q + 2 * KV;
 constexpr int WIDTH_P = padded(WIDTH), Q_P = padded(Q), MLP_P = padded(MLP);
 constexpr int BINS = 2048;             // of the histogram that finds the best scores
 constexpr int ENOUGH = 512;            // candidates that are few enough to be ranked by counting
-constexpr u64 TIME_LIMIT = 2000000000; // ns a barrier waits before it traps: a hung kernel would hold the GPU for ever
 static_assert(HEAD_DIM % 32 == 0 && HEADS % KV_HEADS == 0 && CHUNK % WARPS == 0 && VOCAB <= 4096, "shape");
 
 __host__ __device__ constexpr int tiles(int rows) { return (rows + 7) / 8; }
@@ -73,9 +54,6 @@ struct Arguments {
     int rows, noise_stride, codes_stride, next_stride, history_stride, candidates, stop, least;
 };
 
-__device__ __forceinline__ u64 now() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
-__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE) : "memory"); }
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
     for (int i = 16; i; i >>= 1) v += __shfl_xor_sync(~0u, v, i);
@@ -91,21 +69,6 @@ struct Ring {
     u32 parity;
     __device__ void step() { if (++at == SLOTS) { at = 0; parity ^= 1; } }
 };
-__device__ __forceinline__ void wait(u64 *barrier, u32 parity) {
-    const u32 address = shared_address(barrier);
-    u64 start = 0;
-    while (true) {
-        u32 done;
-        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                     : "=r"(done) : "r"(address), "r"(parity) : "memory");
-        if (done) return;
-        if (!start) start = now();
-        else if (now() - start > TIME_LIMIT) __trap();
-    }
-}
-__device__ __forceinline__ void arrive(u64 *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
 // All of a block's tiles of one matrix into the ring.
 __device__ void stream(Ring &ring, const char *matrix, int tile_count, int columns_p) {
     const int each = (tile_count + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
@@ -114,11 +77,8 @@ __device__ void stream(Ring &ring, const char *matrix, int tile_count, int colum
         for (int k = 0; k < columns_p; k += SLOT_K) {
             const u32 bytes = 16 * min(SLOT_K, columns_p - k);
             const char *source = matrix + (i64)tile * 16 * columns_p + 16 * k;
-            const u32 bar = shared_address(ring.full + ring.at), to = shared_address(ring.slots + ring.at * SLOT_BYTES);
             wait(ring.empty + ring.at, ring.parity ^ 1);
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                         "l"(source), "r"(bytes), "r"(bar) : "memory");
+            fetch(ring.full + ring.at, ring.slots + ring.at * SLOT_BYTES, source, bytes);
             ring.step();
         }
 }
@@ -198,10 +158,6 @@ template <int K, class Read> __device__ __forceinline__ void load(Share<K> &shar
     }
 #pragma unroll
     for (int g = 0; g < K / 512; g++) put<K>(share, g, v[g]);
-}
-__device__ __forceinline__ void mma(float *c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA "." MMA ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 // Rows of a matrix times the columns of a share; `done(row, column, value)` gets each once, a warp's threads together.
 template <int K, class Done> __device__ __forceinline__ void product(Ring &ring, const Share<K> &share, int rows, float *sums, Done done) {
@@ -462,22 +418,11 @@ __device__ int choose(const Arguments &a, Choosing &s, const float *logits, int 
 __device__ __forceinline__ void grid_barrier(const Arguments &a, u32 &phase) {
     meet();
     phase++;
-    if (threadIdx.x == 0) {
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(a.barrier) : "memory");
-        const u32 target = phase * gridDim.x;
-        u64 start = 0;
-        while (true) {
-            u32 seen;
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(a.barrier) : "memory");
-            if ((int)(seen - target) >= 0) break;
-            if (!start) start = now();
-            else if (now() - start > TIME_LIMIT) __trap();
-        }
-    }
+    if (threadIdx.x == 0) arrive_and_wait(a.barrier, phase * gridDim.x);
     meet();
 }
 
-__host__ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
+constexpr int most(int a, int b) { return a > b ? a : b; }
 constexpr int SUM_BYTES = WARPS * BATCH * 64 * 4;
 constexpr int ATTEND_BYTES = (PROMPT * GROUP * HEAD_DIM + WARPS * GROUP * (2 + HEAD_DIM)) * 4;
 constexpr int WORK_BYTES = (most(most(SUM_BYTES, ATTEND_BYTES), (int)sizeof(Choosing)) + 127) / 128 * 128;
@@ -485,16 +430,13 @@ constexpr int SHARED_BYTES = SLOTS * SLOT_BYTES + WORK_BYTES + WARPS * COLUMNS *
 __device__ int shared_bytes = SHARED_BYTES;  // read by whoever launches
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const __grid_constant__ Arguments a) {
-    extern __shared__ __align__(128) char memory[];
+    SHARED_MEMORY(memory);
     float *work = (float *)(memory + SLOTS * SLOT_BYTES), *squares = (float *)((char *)work + WORK_BYTES);
     u64 *full = (u64 *)(squares + WARPS * COLUMNS);
     Ring ring = {memory, full, full + SLOTS, 0, 0};
     if (threadIdx.x == 0) {
-        for (int i = 0; i < SLOTS; i++) {
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(ring.full + i)));
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(ring.empty + i)), "n"(WARPS));
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        for (int i = 0; i < SLOTS; i++) prepare(ring.full + i, 1), prepare(ring.empty + i, WARPS);
+        prepared();
     }
     __syncthreads();
     if (threadIdx.x >= COMPUTE) {

@@ -73,6 +73,9 @@ def compile_source(source: str, defines: Mapping[str, object], compute_capabilit
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def source() -> str:
-    """The kernel's source."""
-    return resources.files(__package__).joinpath("decoder.cu").read_text()
+def source(name: str, machine: str | None = None) -> str:
+    """The source `<name>.cu`, behind that of the machine it needs; another text may take the machine's place."""
+    files = resources.files(__package__)
+    return (files.joinpath("machine.cu").read_text() if machine is None else machine) + files.joinpath(
+        f"{name}.cu"
+    ).read_text()
