@@ -27,12 +27,12 @@ class Positions:
     """What all attention layers of one call share.
 
     Attributes:
-        past: int64 [batch], cache entries each row already has; None where caches grow by what is new.
-        ids: int64 [batch, tokens], cache position of each new token, and rotary position where the tables go by it.
-        mask: bool [batch, 1, tokens, capacity], True where a query may look; None where caches grow: tokens see what is
-            before them.
-        cos, sin: [positions, head_dim / 2] rotary tables, or [batch, tokens, head_dim / 2] of the new tokens alone.
-        own: whether they are of the new tokens alone.
+        past: int64 [batch], entries that each row has in its cache; None where the call makes the caches longer.
+        ids: int64 [batch, tokens], cache entry of each new token, which is also its row in rotary tables by position.
+        mask: bool [batch, 1, tokens, capacity], True where a query may look; None where the call makes the caches
+            longer, and each token sees those before it.
+        cos, sin: rotary tables, [positions, head_dim / 2], or with `per_token` [batch, tokens, head_dim / 2].
+        per_token: the tables have a row for each new token, not for each position.
     """
 
     past: ir.Value | None
@@ -40,7 +40,7 @@ class Positions:
     mask: ir.Value | None
     cos: ir.Value
     sin: ir.Value
-    own: bool = False
+    per_token: bool = False
 
 
 def rotary_tables(head_dim: int, positions: int, rope: Mapping[str, Any]) -> tuple[Float32, Float32]:
@@ -83,7 +83,7 @@ def mixed_axes(sections: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def mixed_rotary(op: OpBuilder, at: ir.Value, frequency: ir.Value, axes: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Cosines and sines of positions in three directions, for `Positions.own`.
+    """Cosines and sines of positions in three directions, for `Positions.per_token`.
 
     `at` float32 [3, batch, tokens], `frequency` float32 and `axes` int64 [head_dim / 2] -> float32 [batch, tokens,
     head_dim / 2] each. Positions may have fractions, and end anywhere, so there is no table.
@@ -100,7 +100,7 @@ def positions(
     capacity: int,
     cos: ir.Value,
     sin: ir.Value,
-    own: bool = False,
+    per_token: bool = False,
 ) -> Positions:
     """Causal positions of a call: `ids` [batch, tokens], `past` [batch], caches of `capacity` entries.
 
@@ -110,7 +110,7 @@ def positions(
     query = op.Add(op.Unsqueeze(past, [1]), index, _outputs=["cache_positions"])
     key = op.initializer(ir.tensor(np.arange(capacity, dtype=np.int64)), name="cache_entries")
     mask = op.LessOrEqual(key, op.Unsqueeze(query, [1, 3]))  # [capacity] <= [batch, 1, tokens, 1]
-    return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin, own=own)
+    return Positions(past=past, ids=query, mask=mask, cos=cos, sin=sin, per_token=per_token)
 
 
 def ones_like(op: OpBuilder, x: ir.Value) -> ir.Value:
@@ -173,7 +173,7 @@ class Attention(nn.Module):
     def _rotated(self, op: OpBuilder, x: ir.Value, norm: RMSNorm | None, at: Positions) -> ir.Value:
         if norm is not None:
             x = norm(op, x)
-        ids = () if at.own else (at.ids,)
+        ids = () if at.per_token else (at.ids,)
         return op.RotaryEmbedding(op.Transpose(x, perm=[0, 2, 1, 3]), at.cos, at.sin, *ids)  # [batch, heads, tokens, d]
 
 

@@ -224,7 +224,7 @@ class CausalLM(nn.Module):
             return positions(op, ids, past, capacity=self.capacity, cos=self.rotary_cos, sin=self.rotary_sin)
         cos, sin = mixed_rotary(op, given["positions"], self.rotary_frequency, self.rotary_axes)
         cos, sin = (op.Cast(table, to=DTYPES[self.dtype]) for table in (cos, sin))
-        return positions(op, ids, past, capacity=self.capacity, cos=cos, sin=sin, own=True)
+        return positions(op, ids, past, capacity=self.capacity, cos=cos, sin=sin, per_token=True)
 
 
 def _features(op: OpBuilder, given: Mapping[str, ir.Value]) -> Features | None:

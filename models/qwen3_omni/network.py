@@ -42,17 +42,17 @@ class AnswerTalker(Talker):
         self.rotary_frequency = constant(frequency, "float32")
         self.rotary_axes = constant(mixed_axes(config.sections), "int64")
 
-    def rows(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
+    def embedded(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
         x = self.codes(op, given["codes"])  # [batch, tokens, hidden]
         # Broadcast here: backends join the last sum with the norm behind it, where both sides must have one shape.
         x = op.Add(x, op.CastLike(given["features"], x))
         return op.Add(x, self.text_rows(op, given["text"]))
 
-    def places(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> Positions:
+    def positions(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> Positions:
         cos, sin = mixed_rotary(op, given["positions"], self.rotary_frequency, self.rotary_axes)
         cos, sin = (op.Cast(table, to=DTYPES[self.dtype]) for table in (cos, sin))
         past = given["past_lengths"]
-        return positions(op, given["text"], past, capacity=self.capacity, cos=cos, sin=sin, own=True)
+        return positions(op, given["text"], past, capacity=self.capacity, cos=cos, sin=sin, per_token=True)
 
 
 class AnswerSpeech(Speech):

@@ -1,7 +1,8 @@
-"""The talker with its code predictor and both samplers: one call reads a prompt or speaks a frame.
+"""A talker with its code predictor and both samplers: one call reads a chunk of the prompt or speaks a frame.
 
-Upstream: the package qwen-tts, Qwen3TTSTalkerForConditionalGeneration. Parameter names are its, but for the tables of
-codes, which are one parameter (`weights.py`).
+Families say what a talker reads (`Talker.embedded`). Upstream: the package qwen-tts,
+Qwen3TTSTalkerForConditionalGeneration. Parameter names are its own, but for the tables of codes, which are one
+parameter (`weights.py`).
 
     text, codes, past_lengths, token_counts, frames, sampling, caches -> frame, caches
 
@@ -146,9 +147,9 @@ class Codes(nn.Module):
             return op.Gather(self.weight, op.Add(codes, start) if start else codes, axis=0)
         there = op.GreaterOrEqual(codes, 0)
         entries = op.Add(op.Max(codes, 0), ir.tensor(self.starts, name="codes.starts"))
-        rows = op.Gather(self.weight, op.Reshape(entries, [0, -1]), axis=0)  # [batch, n * groups, width]
-        rows = op.Mul(rows, op.CastLike(op.Reshape(there, [0, -1, 1]), rows))
-        return op.ReduceSum(op.Reshape(rows, [0, -1, self.groups, self.width]), [2], keepdims=0)
+        found = op.Gather(self.weight, op.Reshape(entries, [0, -1]), axis=0)  # [batch, n * groups, width]
+        found = op.Mul(found, op.CastLike(op.Reshape(there, [0, -1, 1]), found))
+        return op.ReduceSum(op.Reshape(found, [0, -1, self.groups, self.width]), [2], keepdims=0)
 
 
 class Talker(nn.Module):
@@ -172,18 +173,18 @@ class Talker(nn.Module):
         cos, sin = rotary_tables(config.talker.head_dim, capacity, config.talker.rope)
         self.rotary_cos, self.rotary_sin = constant(cos, dtype), constant(sin, dtype)
 
-    def rows(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
-        """What the layers read: [batch, tokens, hidden]."""
+    def embedded(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
+        """Embeddings of what the call is fed: [batch, tokens, hidden]."""
         raise NotImplementedError
 
-    def places(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> Positions:
-        """Where they read it."""
+    def positions(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> Positions:
+        """Where in the cache, and at which rotary positions."""
         past = given["past_lengths"]
         return positions(op, given["text"], past, capacity=self.capacity, cos=self.rotary_cos, sin=self.rotary_sin)
 
     def forward(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
         config, frames = self.config, given["frames"]
-        x, at = self.rows(op, given), self.places(op, given)
+        x, at = self.embedded(op, given), self.positions(op, given)
         caches = [(given[f"key_cache.{i}"], given[f"value_cache.{i}"]) for i in range(config.talker.layers)]
         y, caches = self.model(op, x, at, caches)
         last = op.Unsqueeze(op.Sub(given["token_counts"], 1), [1])  # [batch, 1]

@@ -20,8 +20,8 @@ from models.qwen3_talker.processing import (
     text_of,
 )
 
-RATE = 24000  # of a recording to clone
-SHORTEST = 0.5  # seconds of it; in less there is no voice to hear
+SAMPLE_RATE = 24_000  # of a recording to clone
+SHORTEST_SECONDS = 0.5  # of a recording; in less there is no voice to hear
 FIELDS = ("voice", "language", "instruct", "ref_audio", "ref_text")
 
 
@@ -114,12 +114,12 @@ class TextPrompter:
             expected = "nothing: this checkpoint does not clone, or was built without its encoders"
             raise StageError(Problem(where=f"{where}: ref_audio", got=repr(given["ref_audio"]), expected=expected))
         try:
-            samples = load_audio(Path(given["ref_audio"]), RATE)
+            samples = load_audio(Path(given["ref_audio"]), SAMPLE_RATE)
         except ConfigError as error:
             raise StageError(error.problems) from error
-        seconds = len(samples) / RATE
-        if not SHORTEST <= seconds <= self._voices.longest / RATE:
-            expected = f"{SHORTEST} to {self._voices.longest // RATE} s of a voice"
+        seconds = len(samples) / SAMPLE_RATE
+        if not SHORTEST_SECONDS <= seconds <= self._voices.longest / SAMPLE_RATE:
+            expected = f"{SHORTEST_SECONDS} to {self._voices.longest // SAMPLE_RATE} s of a voice"
             raise StageError(Problem(where=f"{where}: ref_audio", got=f"{seconds:.2f} s", expected=expected))
         text = given.get("ref_text", "")
         codes = self._voices.codes(samples) if text else None

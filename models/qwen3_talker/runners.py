@@ -1,8 +1,8 @@
 """The stage that speaks in codes: `qwen3_omni.talker`, here with `prefill_builder: tts`.
 
-A prompt is read in chunks; the call that reads its end says the first frame, every further call a frame of 16 codes.
-A prompter makes it of a request, and says which text goes beside each frame; where that comes from another stage, a row
-waits for the text of its next frame.
+A prompt is read in chunks; the call that reads its end says the first frame, and every further call says one more frame
+of 16 codes (`framework.decoding`). A prompter turns a request into a script: the prompt, and the text beside each
+frame. Where that text comes from another stage, a row waits for the text of its next frame.
 """
 
 from __future__ import annotations

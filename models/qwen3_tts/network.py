@@ -1,7 +1,7 @@
 """The talker of Qwen3-TTS: it reads text, a row a token.
 
-Upstream: the package qwen-tts, Qwen3TTSTalkerForConditionalGeneration. Parameter names are its, but for the tables of
-codes, which are one parameter (`models/qwen3_talker/weights.py`).
+Upstream: the package qwen-tts, Qwen3TTSTalkerForConditionalGeneration. Parameter names are its own, but for the tables
+of codes, which are one parameter (`models/qwen3_talker/weights.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TextTalker(Talker):
         super().__init__(config, TalkerModel(config), capacity=capacity, dtype=dtype, candidates=candidates)
         self.text_projection = Projection(config.text_hidden, config.text_hidden, config.talker.hidden)
 
-    def rows(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
+    def embedded(self, op: OpBuilder, given: Mapping[str, ir.Value]) -> ir.Value:
         text = self.text_projection(op, self.model.text_embedding(op, given["text"]))
         x = op.Add(text, self.codes(op, given["codes"]))  # [batch, tokens, hidden]
         if "speaker" in given:

@@ -13,13 +13,13 @@ import numpy as np
 
 RATE = 16_000
 HOP, FFT = 160, 400  # samples: 10 ms, 25 ms
-LEAST = 1.0  # seconds that a window moves on at least
-NEAR = 0.6  # seconds that a timestamp may be off
-PAUSE = 0.4  # seconds that are compared to find the quietest place; shorter ones find gaps within words
-LOUD = 35.0  # dB below the loudest moment that still count as sound
-STEADY = 4.0  # dB between soft and loud moments of what is no speech
-WORD = 0.5  # seconds in which something may be said
-TICK = 0.02  # seconds of one timestamp, and of one frame of the encoder
+LEAST_SECONDS = 1.0  # a window moves on by at least as much
+NEAR_SECONDS = 0.6  # a timestamp may be off by as much
+PAUSE_SECONDS = 0.4  # stretches compared to find the quietest; shorter ones find gaps within words
+LOUD_DB = 35.0  # what is less far below the loudest moment still counts as sound
+STEADY_DB = 4.0  # between soft and loud moments of what is no speech
+WORD_SECONDS = 0.5  # in which something may be said
+TICK_SECONDS = 0.02  # of one timestamp, and of one frame of the encoder
 
 Float32 = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -91,16 +91,16 @@ def audible(samples: Float32, floor: float) -> bool:
     if not len(power):
         return False
     level = 10.0 * np.log10(power + 1e-12)
-    if int((level > max(floor, float(level.max()) - LOUD)).sum()) * HOP < 0.1 * RATE:
+    if int((level > max(floor, float(level.max()) - LOUD_DB)).sum()) * HOP < 0.1 * RATE:
         return False
     low, high = np.percentile(level, (5, 99.8))  # a word is a third of a hundredth of 30 s
-    return len(samples) < RATE or bool(high - low > STEADY)
+    return len(samples) < RATE or bool(high - low > STEADY_DB)
 
 
 def quietest(samples: Float32, start: int, stop: int) -> int:
     """Sample between `start` and `stop` in the middle of the quietest 0.4 s: a place where no word is cut."""
     power = _power(samples[start:stop])
-    width = min(round(PAUSE * RATE) // HOP, len(power))
+    width = min(round(PAUSE_SECONDS * RATE) // HOP, len(power))
     if not width:
         return stop
     smooth = np.convolve(power, np.ones(width), mode="valid")
@@ -151,7 +151,7 @@ def segments(tokens: Sequence[int], first_timestamp: int, length: float) -> tupl
         if token < first_timestamp:
             ids.append(token)
             continue
-        time = min((token - first_timestamp) * TICK, length)
+        time = min((token - first_timestamp) * TICK_SECONDS, length)
         if ids:
             found.append(Segment(start=start, end=time, ids=tuple(ids)))
             ids = []
@@ -162,7 +162,7 @@ def segments(tokens: Sequence[int], first_timestamp: int, length: float) -> tupl
 def resume(samples: Float32, end: float) -> int:
     """Sample at which to go on behind a segment that ended at `end` seconds: the quietest place near it, since
     timestamps are often rounded."""
-    near = round(NEAR * RATE)
+    near = round(NEAR_SECONDS * RATE)
     middle = min(round(end * RATE), len(samples))
     return quietest(samples, max(0, middle - near), min(len(samples), middle + near))
 
@@ -170,10 +170,10 @@ def resume(samples: Float32, end: float) -> int:
 def speaks(samples: Float32, start: int) -> bool:
     """Whether behind `start` there is sound of about the level of what was before it, for long enough for a word."""
     rest = samples[start:]
-    if len(rest) < WORD * RATE:
+    if len(rest) < WORD_SECONDS * RATE:
         return False
     power = _power(rest)
-    return int((power > 0.01 * float(_power(samples[:start]).max(initial=0.0))).sum()) * HOP > 0.5 * WORD * RATE
+    return int((power > 0.01 * float(_power(samples[:start]).max(initial=0.0))).sum()) * HOP > 0.5 * WORD_SECONDS * RATE
 
 
 def clock(seconds: float) -> str:

@@ -277,7 +277,7 @@ class Transcriber(Runner):
             return (1, tokens.end, tokens.no_timestamps, *none, int(not window.written))
         written = window.written
         if not written:  # the first token is a timestamp within the first second
-            return (0, *none, first, first + round(1.0 / processing.TICK), 1)
+            return (0, *none, first, first + round(1.0 / processing.TICK_SECONDS), 1)
         stamps = [token for token in written if token >= first]
         if written[-1] >= first:
             if len(written) < 2 or written[-2] >= first:  # a segment begins
@@ -346,7 +346,7 @@ class Transcriber(Runner):
         else:
             found, unfinished = processing.segments(window.written, first, window.length / processing.RATE)
             back = processing.resume(heard, found[-1].end) if found else 0
-            moves = back >= processing.LEAST * processing.RATE
+            moves = back >= processing.LEAST_SECONDS * processing.RATE
             last = window.start + window.length == len(recording.samples) and not limit
             if unfinished is not None and (last or not moves):
                 found.append(unfinished)

@@ -18,16 +18,16 @@ X = RNG.standard_normal((2, LENGTH, HIDDEN)).astype(np.float32)
 COS, SIN = rotary_tables(HEAD_DIM, CAPACITY, {"rope_theta": 100.0})
 
 
-def make(*, own: bool = False, **options: Any) -> tuple[Layer, Weights]:
-    """A layer and its weights; with `own` the rotary tables have a row for each token, not for each place."""
+def make(*, per_token: bool = False, **options: Any) -> tuple[Layer, Weights]:
+    """A layer and its weights; with `per_token` the rotary tables have a row for each token, not for each place."""
     layer = Attention(HIDDEN, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, **options)
     weights = random_weights(layer)
     cache = ("float32", ("batch", KV_HEADS, CAPACITY, HEAD_DIM))
-    table = ("float32", ("batch", "tokens", HEAD_DIM // 2) if own else COS.shape)
+    table = ("float32", ("batch", "tokens", HEAD_DIM // 2) if per_token else COS.shape)
 
     def body(op: Any, module: Any, given: Any) -> Any:
         cos, sin = given["cos"], given["sin"]
-        at = positions(op, given["ids"], given["past"], capacity=CAPACITY, cos=cos, sin=sin, own=own)
+        at = positions(op, given["ids"], given["past"], capacity=CAPACITY, cos=cos, sin=sin, per_token=per_token)
         return module(op, given["x"], at, given["keys"], given["values"])
 
     run = Layer(
@@ -135,7 +135,7 @@ def test_cache_holds_rotated_keys_and_plain_values_at_their_places() -> None:
 
 def test_tokens_can_have_rotary_positions_other_than_their_places() -> None:
     """Only how far apart two tokens are counts: all of them moved together say the same."""
-    run, weights = make(own=True)
+    run, weights = make(per_token=True)
     zeros = np.zeros((2, KV_HEADS, CAPACITY, HEAD_DIM), np.float32)
     places = np.stack([np.arange(LENGTH), np.arange(LENGTH) + 7])
     given = {"x": X, "ids": np.zeros((2, LENGTH), np.int64), "past": np.zeros(2, np.int64), "keys": zeros}

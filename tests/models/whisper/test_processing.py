@@ -99,7 +99,7 @@ def test_a_short_word_in_a_long_noise_is_listened_to(noise: float) -> None:
 
 
 def stamp(seconds: float) -> int:
-    return FIRST + round(seconds / processing.TICK)
+    return FIRST + round(seconds / processing.TICK_SECONDS)
 
 
 @pytest.mark.parametrize(
