@@ -127,7 +127,7 @@ class Deployment:
             batch_size: most requests that run together.
             build_if_missing: fetch the weights and build the engines where there are none; standard error says how far
                 that is.
-            overrides: any other setting, as on the command line: `["stages.talker.max_batch=8", "backend.threads=2"]`.
+            overrides: any other setting, as on the command line: `["backend.threads=2", "stream_capacity=32"]`.
             config_dir: folder of presets of your own, as `--config-dir`.
 
         Raises:
