@@ -29,11 +29,12 @@ def build_tiny(checkpoint: Path, engine_dir: Path, options: BuildOptions = OPTIO
     return built(checkpoint, engine_dir, FAMILIES, options)
 
 
-def opened(engine_dir: Path, policy: Policy | None = None, **config: Any) -> Executor:
-    """An executor over the talker alone, whose codes are what the caller asks for."""
+def opened(engine_dir: Path, policy: Policy | None = None, *, max_seq: int = 0, **config: Any) -> Executor:
+    """An executor over the talker alone, whose codes are what the caller asks for; `max_seq` 0 is the graph's own."""
     graph = files.load(engine_dir / FILE_NAME)
     stage = next(stage for stage in graph.stages if stage.id == "talker")
     stage = attrs.evolve(stage, emits=tuple(attrs.evolve(port, terminal=True) for port in stage.emits))
+    stage = attrs.evolve(stage, max_seq=max_seq or stage.max_seq)
     graph = Graph(stages=(stage,), terminals=tuple(Source("talker", port.id) for port in stage.emits))
     settings = structure(TalkerConfig, {**stage.config, **config}, where="stages.talker.config")
     runners = {"talker": Talker(stage=stage, config=settings)}

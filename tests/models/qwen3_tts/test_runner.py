@@ -96,6 +96,20 @@ def test_a_bucket_beyond_the_build_is_refused(workshop: Any) -> None:
         one(executor)
 
 
+def test_a_budget_beyond_the_build_is_refused(workshop: Any) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"talker\.max_seq: got 513, expected at most 512, as built"),
+        opened(workshop.engines("custom-0b6"), max_seq=513) as executor,
+    ):
+        one(executor)
+
+
+def test_a_smaller_budget_of_the_stage_is_heeded(workshop: Any) -> None:
+    with opened(workshop.engines("custom-0b6"), max_seq=40) as executor:
+        (result,) = executor.run([request(0, HELLO)])
+    assert "expected at most 40 together" in str(result.error)
+
+
 def test_the_noise_is_the_seeds(executor: Any) -> None:
     def say(seed: int) -> bytes:
         return codes_said(one(executor, sampling={**SAMPLED, "talker": {"seed": seed}})).tobytes()
