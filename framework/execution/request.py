@@ -3,12 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Required, TypedDict
 
 import attrs
 from attrs import validators as v
 
 from framework.execution.sampling import Sampling
+
+
+class Message(TypedDict):
+    """One turn of a conversation, checked: `content` is a list of parts however it was written.
+
+    A part has its kind as `type` (text, image, audio, video) and under that name the text or the path of a file.
+    """
+
+    role: Literal["system", "user", "assistant"]
+    content: list[dict[str, Any]]
+
+
+class Fields(TypedDict, total=False):
+    """What a request may bring for `request:<field>` of a graph to read. One that was not given is absent.
+
+    Media are absolute paths; `prompt_speaker_codes` are codec frames, each a list of codes.
+    """
+
+    messages: Required[list[Message]]
+    audio: tuple[str, ...]
+    image: tuple[str, ...]
+    video: tuple[str, ...]
+    voice: str
+    language: str
+    instruct: str
+    ref_audio: str
+    ref_text: str
+    assistant_instruct: str
+    system_instruct: str
+    talker_language: str
+    prompt_speaker_codes: list[list[int]]
+
+
+def message_text(message: Mapping[str, Any], between: str = "") -> str:
+    """The text parts of a message, joined by `between`; `content` may also be a plain text."""
+    content = message.get("content") or ()
+    if isinstance(content, str):
+        return content
+    return between.join(part["text"] for part in content if part.get("type") == "text")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -17,8 +56,7 @@ class Request:
 
     Attributes:
         index: position in the file; names its outputs (`audio_req<index>.wav`).
-        fields: what `request:<field>` reads (messages, audio, image, voice ...). A field that was not given is
-            absent: which fields are present decides the route.
+        fields: what `request:<field>` reads (`Fields`). Which of them are present decides the route.
         sampling: by role (`default`, `talker`, `code_predictor`) or stage id, only the settings that were given; a
             runner resolves them over its own defaults with `sampling_for`.
         kinds: payload kinds the caller wants (`text`, `audio`, `video` ...).

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from framework.errors import ConfigError, Problem, StageError
+from framework.execution.request import message_text
 from framework.io.tokens import token_text
 from framework.parsing import no_utf8, read_object
 
@@ -169,7 +170,7 @@ class ChatTemplate:
                 where = f"messages[{number}].content"
                 got = f"a part of type {part.get('type')!r}"
                 raise StageError(Problem(where=where, got=got, expected="text, which is all this model takes"))
-        return {**message, "content": "".join(part["text"] for part in content)}
+        return {**message, "content": message_text(message)}
 
 
 def _text_of(path: Path) -> str:

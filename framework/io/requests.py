@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from framework.errors import ConfigError, MultistageError, Problem, at
-from framework.execution.request import Request
+from framework.execution.request import Fields, Request
 from framework.io import fields as f
 from framework.io.jsonstream import walk
 from framework.io.messages import SHORT_FORMS, VIDEO_SETTINGS, read_conversation
@@ -69,8 +69,7 @@ ONE = {
     "modalities": f.TEXTS,
 }
 # What `request:<field>` of a graph can read.
-_FIELDS_OF_ONE = ("assistant_instruct", "system_instruct", "talker_language", "prompt_speaker_codes")
-FIELDS = frozenset({"messages", "audio", "image", "video", *SPEECH, *_FIELDS_OF_ONE}) - {"speaker"}
+FIELDS = frozenset(Fields.__annotations__)
 _STREAMING = {"enable": f.FLAG, "codec_chunk_frames": f.whole(0), "talker_prefill_threshold": f.whole(1)}
 
 # Accepted, and refused when it asks for something, until a model here can do it.

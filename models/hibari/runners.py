@@ -8,14 +8,14 @@ the same, sample for sample, however the text came in and whatever else runs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from framework.errors import Problem, StageError
 from framework.execution.payloads import AudioChunk, TextChunk
-from framework.execution.request import Request
+from framework.execution.request import Request, message_text
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.graph.model import InputDecl, RunnerDecl, Stage
 from models.hibari.config import ENCODER, FASTEST, MAX_STEPS, SAMPLE_RATE, SLOWEST, SpeakerConfig, Style
@@ -166,11 +166,4 @@ def _text(chunk: Any) -> str:
         return chunk.text
     if isinstance(chunk, str):
         return chunk
-    return "\n\n".join(_content(message) for message in chunk if message.get("role") == "user")
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return "\n\n".join(part["text"] for part in content if part.get("type") == "text")
+    return "\n\n".join(message_text(message, "\n\n") for message in chunk if message.get("role") == "user")

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from framework.errors import Problem, StageError, nearest
+from framework.execution.request import message_text
 from framework.io.tokens import Tokenizer
 from framework.parsing import read_object
 from models.qwen3_talker.config import NOTHING, SPEAKER, TTSConfig
@@ -194,7 +195,7 @@ def speaker_id(voice: str, speakers: Mapping[str, int]) -> int:
     raise StageError(Problem(where="voice", got=repr(voice), expected=expected, hint=_meant(voice, speakers)))
 
 
-def text_of(messages: Sequence[Message]) -> str:
+def text_to_say(messages: Sequence[Message]) -> str:
     """What shall be said: the last message of the assistant, or where there is none that of the user.
 
     Raises:
@@ -215,15 +216,10 @@ def text_of(messages: Sequence[Message]) -> str:
     if problems:
         raise StageError(problems)
     for role in ("assistant", "user"):
-        said = [_content(message) for message in messages if message.get("role") == role]
+        said = [message_text(message) for message in messages if message.get("role") == role]
         if said and said[-1].strip():
             return said[-1]
     raise StageError(Problem(where="messages", got="no text", expected="a message with text to say"))
-
-
-def _content(message: Message) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else "".join(part["text"] for part in content or ())
 
 
 def _meant(word: str, names: Iterable[str]) -> str:

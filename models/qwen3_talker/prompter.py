@@ -17,7 +17,7 @@ from models.qwen3_talker.processing import (
     check_language,
     read_config,
     speaker_id,
-    text_of,
+    text_to_say,
 )
 
 SAMPLE_RATE = 24_000  # of a recording to clone
@@ -67,7 +67,7 @@ class TextPrompter:
         ignored = bool(instruct) and not self._tts.takes_instruct
         text, clones = self._settings.text, self._tts.kind == "base"
         prompt = self._processor.prompt(
-            text_of(_messages(row)),
+            text_to_say(_messages(row)),
             language=given.get("language", self._settings.language),
             voice=voice,
             instruct="" if ignored else instruct,

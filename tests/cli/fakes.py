@@ -18,7 +18,7 @@ from framework.cli import app, inference
 from framework.deployment.instances import PREFIXES
 from framework.errors import Problem, StageError
 from framework.execution.payloads import AudioChunk, TextChunk
-from framework.execution.request import Request
+from framework.execution.request import Request, message_text
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.graph.model import InputDecl, RunnerDecl
 from framework.io.kinds import PayloadKind
@@ -176,8 +176,7 @@ class Counter(Runner):
 
 
 def words_of(request: Request) -> list[str]:
-    parts = request.fields["messages"][-1]["content"]
-    return " ".join(part["text"] for part in parts if part["type"] == "text").split()
+    return message_text(request.fields["messages"][-1], " ").split()
 
 
 ECHO: dict[str, Any] = {

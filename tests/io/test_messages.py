@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from framework.execution.request import message_text
 from framework.io.messages import Conversation, read_conversation
 
 
@@ -92,3 +93,17 @@ def test_a_part_wins_over_its_request(folder: Path) -> None:
 )
 def test_what_cannot_be_a_video(folder: Path, request_: dict[str, Any], said: str) -> None:
     assert said in "\n".join(map(str, read(request_, folder).problems))
+
+
+@pytest.mark.parametrize(
+    ("content", "between", "text"),
+    [
+        ("plain", "", "plain"),
+        ([{"type": "text", "text": "a"}, {"type": "image", "image": "p.png"}, {"type": "text", "text": "b"}], "", "ab"),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "\n", "a\nb"),
+        ([{"type": "audio", "audio": "a.wav"}], "", ""),
+    ],
+    ids=["plain", "parts", "joined", "sound"],
+)
+def test_the_text_of_a_message_is_that_of_its_text_parts(content: Any, between: str, text: str) -> None:
+    assert message_text({"role": "user", "content": content}, between) == text

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from framework.execution.payloads import TextChunk
+from framework.execution.request import message_text
 from framework.execution.runner import OpenContext, Row, Runner
 from framework.graph.model import InputDecl, RunnerDecl
 from models.spell.config import SpellerConfig
@@ -30,8 +31,7 @@ class Speller(Runner):
         self._unread: dict[int, list[int]] = {}
 
     def admit(self, row: Row) -> None:
-        parts = row.inputs["prompt"].value[-1]["content"]
-        self._unread[row.index] = [*"".join(part["text"] for part in parts).encode()]
+        self._unread[row.index] = [*message_text(row.inputs["prompt"].value[-1]).encode()]
         self._states.clear(slice(row.index, row.index + 1))
 
     def ready(self, row: Row) -> bool:
