@@ -135,7 +135,7 @@ def check_weights(
     Args:
         expected: shape of each weight by its official name.
         ignore: patterns (`*.rotary_emb.inv_freq`) of names that may be in the checkpoint and are not used.
-        where: names what the weights are for, e.g. `llm`; default the checkpoint's path.
+        where: names what the weights are for, such as a component; default the checkpoint's path.
     """
     where = where or str(checkpoint.path)
     found = checkpoint.tensors

@@ -2,7 +2,7 @@
 
 A family is a class in `models/<family>/topology.py`, named by a row of the `families` config table:
 
-    LlamaForCausalLM: {_target_: models.llm.topology.LLM}       # key: config.json's `architectures[0]`
+    MyModelForCausalLM: {_target_: models.my_family.topology.MyFamily}  # key: config.json's `architectures[0]`
 """
 
 from __future__ import annotations

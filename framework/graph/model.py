@@ -83,7 +83,7 @@ class Stage:
     """A node of the graph.
 
     Attributes:
-        runner: row of the runners table that implements it, e.g. `llm.backbone`.
+        runner: row of the runners table that implements it, e.g. `my_family.decoder`.
         artifact: engine folder, relative to the folder of the graph file; "" for a stage without one.
         kind: shape of the work: autoregressive, iterative or host; equal to the runner's.
         max_batch: rows the stage can run together.

@@ -113,7 +113,7 @@ def _document(graph: Graph) -> Faults:
     if graph.schema_version != 1:
         yield Problem(where="schema_version", got=str(graph.schema_version), expected="1, the only version there is")
     if not graph.stages:
-        example = '{"id": "llm", "runner": "llm.backbone", "kind": "autoregressive", ...}'
+        example = '{"id": "writer", "runner": "my_family.decoder", "kind": "autoregressive", ...}'
         yield Problem(where="stages", got="none", expected="at least one stage", hint=f"e.g. {example}")
 
 
@@ -140,7 +140,7 @@ def _cycles(graph: Graph) -> Faults:
 def _terminals(graph: Graph) -> Faults:
     marked = [(stage, port) for stage in graph.stages for port in stage.emits if port.terminal]
     if graph.stages and not graph.terminals and not marked:
-        yield Problem(where="terminals", got="none", expected="at least one output", hint='e.g. ["llm:text"]')
+        yield Problem(where="terminals", got="none", expected="at least one output", hint='e.g. ["writer:text"]')
     for index, terminal in enumerate(graph.terminals):
         path = at("terminals", index)
         if terminal in graph.terminals[:index]:

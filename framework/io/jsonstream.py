@@ -183,6 +183,8 @@ class _Window:
         return syntax(error, self._where, self._line, self._column)
 
     def _go(self, to: int) -> None:
+        if to == self._at:
+            return
         passed = self._text[self._at : to]
         self._byte += len(passed) if passed.isascii() else len(passed.encode())
         self._here = _after(passed, *self._here)

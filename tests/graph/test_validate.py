@@ -258,7 +258,7 @@ def rule(name: str, changes: dict[str, Any], where: str, got: str, expected: str
             "terminals",
             "none",
             "at least one output",
-            'e.g. ["llm:text"]',
+            'e.g. ["writer:text"]',
         ),
         # shape
         rule(
