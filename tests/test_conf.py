@@ -14,7 +14,7 @@ import pytest
 from framework.checkpoints.fetch import Source
 from framework.cli.composition import Composer, values_of
 from framework.compile.family import BuildOptions
-from framework.deployment.config import BuildConfig, FetchConfig, InferenceConfig, ReportConfig
+from framework.deployment.config import BenchConfig, BuildConfig, FetchConfig, InferenceConfig, ReportConfig
 from framework.deployment.instances import class_of, safe_instantiate
 from framework.execution.sampling import Sampling
 from framework.io.sampling import OWNER, ROLES, by_role
@@ -29,6 +29,7 @@ ROOTS = {
     "fetch": FetchConfig,
     "report": ReportConfig,
     "serve": ServeConfig,
+    "bench": BenchConfig,
 }
 GROUPS = (
     "deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families",

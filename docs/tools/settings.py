@@ -36,6 +36,7 @@ COMMANDS = {
     "fetch": config.FetchConfig,
     "report": config.ReportConfig,
     "serve": ServeConfig,
+    "bench": config.BenchConfig,
 }
 # Groups whose files are one class each; those of `backend` and `batching` name theirs.
 GROUPS = {

@@ -28,6 +28,10 @@ def report() -> NoReturn:
     _start("report")
 
 
+def bench() -> NoReturn:
+    _start("bench")
+
+
 def serve() -> NoReturn:
     _start("serve")
 

@@ -165,6 +165,22 @@ class InferenceConfig(BuildConfig):
     dump_profile: bool = False
 
 
+@attrs.frozen(kw_only=True)
+class BenchOptions:
+    """Of `multistage-bench`, beside what a request has."""
+
+    warmup: int = attrs.field(default=1, validator=attrs.validators.ge(0))
+    rounds: int = attrs.field(default=5, validator=attrs.validators.ge(1))
+    json: Path | None = None
+
+
+@attrs.frozen(kw_only=True)
+class BenchConfig(InferenceConfig):
+    """See `conf/bench.yaml`."""
+
+    bench: BenchOptions = attrs.field(factory=BenchOptions)
+
+
 # Settings that name where an output of a kind of payload goes; `outputs` names that of any kind.
 OUTPUTS = {"out_audio": "audio", "output_audio_dir": "audio", "out_video": "video", "output_video_dir": "video"}
 

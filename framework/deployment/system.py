@@ -123,16 +123,22 @@ def faults_of(system: Deployed) -> Callable[[Request], list[Problem]]:
     return faults
 
 
-def make_executor(config: InferenceConfig, system: Deployed, batch_size: int | None) -> Executor:
+def make_executor(
+    config: InferenceConfig,
+    system: Deployed,
+    batch_size: int | None,
+    opened_by: Callable[[Backend], Backend] = lambda backend: backend,
+) -> Executor:
     """An executor whose stages are opened when the first request needs them.
 
     Args:
         batch_size: requests that run together where `batching.size` does not say; None is one.
+        opened_by: what opens the engines in place of the backend, e.g. the same one watched.
     """
     from framework.execution.executor import Executor
     from framework.execution.runner import OpenContext
 
-    policy, backend = policy_of(config, system, batch_size), backend_of(config, system)
+    policy, backend = policy_of(config, system, batch_size), opened_by(backend_of(config, system))
 
     def context(stage: Stage) -> OpenContext:
         artifact = system.folder / stage.artifact

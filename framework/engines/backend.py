@@ -20,6 +20,7 @@ from framework.engines import footprint, manifest, verify
 from framework.engines.base import Engine, EngineSpec
 from framework.engines.footprint import MemoryRules
 from framework.engines.manifest import Manifest
+from framework.engines.memory import host_copy_rate
 from framework.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def free_memory(self) -> int:
         """Bytes that are free there. Raises ConfigError when the place does not exist."""
+
+    def copy_rate(self) -> float:
+        """Bytes a second, read and written, of a copy in the memory that its engines live in, measured now."""
+        return host_copy_rate()
 
     @abc.abstractmethod
     def passes(self) -> Sequence[Pass]:

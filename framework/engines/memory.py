@@ -10,6 +10,8 @@ import abc
 import contextlib
 import ctypes
 import mmap
+import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,18 @@ def free_host_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path(
         if most.isdigit():
             free = min(free, int(most) - now + int(stat.get(field, 0)))  # cached files are given up when needed
     return max(0, free)
+
+
+def host_copy_rate(size: int = 1 << 28, repeats: int = 5) -> float:
+    """Bytes a second of a copy of `size` bytes in the host's memory, read and written; median of `repeats`, by one
+    thread."""
+    source, target = np.ones(size, np.uint8), np.zeros(size, np.uint8)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        target[...] = source
+        times.append(time.perf_counter() - start)
+    return 2 * size / statistics.median(times)
 
 
 class Buffer(abc.ABC):

@@ -54,6 +54,11 @@ class OnnxRuntimeCuda(Backend):
 
         return DeviceMemory(self.device).free
 
+    def copy_rate(self) -> float:
+        from framework.engines.cuda.memory import DeviceMemory
+
+        return DeviceMemory(self.device).copy_rate()
+
     def passes(self) -> Sequence[Pass]:
         from framework.engines.passes.conv import widen_convolutions
         from framework.engines.passes.moe import group_experts_cuda

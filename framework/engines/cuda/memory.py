@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import statistics
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -170,6 +172,19 @@ class DeviceMemory(Memory):
         """Bytes nobody has taken."""
         self.use()
         return int(call(runtime().cudaMemGetInfo)[0])
+
+    def copy_rate(self, size: int = 1 << 30, repeats: int = 5) -> float:
+        """Bytes a second of a copy of `size` bytes on the device, read and written; median of `repeats`."""
+        source, target = self.zeros((size,), "uint8"), self.zeros((size,), "uint8")
+        synchronize = runtime().cudaStreamSynchronize
+        times = []
+        for _ in range(repeats + 1):  # the first wakes the device
+            call(synchronize, self.stream)
+            start = time.perf_counter()
+            target.copy_from(source)
+            call(synchronize, self.stream)
+            times.append(time.perf_counter() - start)
+        return 2 * size / statistics.median(times[1:])
 
     @property
     def compute_capability(self) -> str:

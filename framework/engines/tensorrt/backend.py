@@ -73,6 +73,11 @@ class TensorRT(Backend):
 
         return DeviceMemory(self.device).free
 
+    def copy_rate(self) -> float:
+        from framework.engines.cuda.memory import DeviceMemory
+
+        return DeviceMemory(self.device).copy_rate()
+
     def passes(self) -> Sequence[Pass]:
         return ()  # it takes the standard operators as they are
 
