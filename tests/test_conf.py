@@ -32,7 +32,8 @@ ROOTS = {
     "bench": BenchConfig,
 }
 GROUPS = (
-    "deployment", "backend", "sampling", "style", "report", "batching", "paths", "build", "runners", "families",
+    "deployment", "backend", "backends", "sampling", "style", "report", "batching", "paths", "build", "runners",
+    "families",
 )  # fmt: skip
 # The seed's flags and the setting that each became.
 FLAGS = {

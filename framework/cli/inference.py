@@ -28,6 +28,7 @@ from framework.deployment.requested import (
 from framework.deployment.system import (
     Deployed,
     backend_of,
+    backends_of,
     check,
     deployed,
     faults_of,
@@ -108,8 +109,13 @@ def _plan_memory(config: InferenceConfig, system: Deployed) -> int:
     from framework.cli.memory import tell
     from framework.deployment.planning import planned
 
-    backend = backend_of(config, system)
-    return tell(planned(system.graph, system.folder, backend, config.batching.get("size")), backend)
+    own, backends = backend_of(config, system), backends_of(config, system)
+    plan = planned(system.graph, system.folder, own, config.batching.get("size"))
+    places = {backend.place: backend for backend in (own, *backends.values())}
+    return max(
+        tell([item for item in plan if backends.get(item.stage, own).place == place], backend)
+        for place, backend in places.items()
+    )
 
 
 def _list_voices(system: Deployed) -> int:

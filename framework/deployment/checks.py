@@ -26,16 +26,16 @@ def check_settings(graph: Graph, runners: Runners, config: InferenceConfig) -> N
         raise ConfigError(problems)
 
 
-def check_deployment(graph: Graph, folder: Path, backend: Backend, rebuild: str) -> None:
+def check_deployment(graph: Graph, folder: Path, backends: Mapping[str, Backend], rebuild: str) -> None:
     """Raise ConfigError where the graph reads what no request has, or asks for what its engines cannot give.
 
     Args:
         folder: of the engines.
-        backend: the typed settings.
-        rebuild: the command that builds the engines for this backend.
+        backends: the typed settings, by stage.
+        rebuild: the command that builds the engines for the backend of the run.
     """
     problems = [problem for stage in graph.stages for problem in _unknown_fields(stage)]
-    problems += [problem for stage in graph.stages for problem in _engine(stage, folder, backend, rebuild)]
+    problems += [problem for stage in graph.stages for problem in _engine(stage, folder, backends[stage.id], rebuild)]
     if problems:
         raise ConfigError(problems)
 

@@ -118,6 +118,7 @@ class InferenceConfig(BuildConfig):
     sampling: Node
     style: Node
     batching: Node
+    backends: Node = attrs.field(factory=dict)
     report: ReportOptions
     stages: Node = attrs.field(factory=dict)
     build_if_missing: bool = False

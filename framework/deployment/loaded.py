@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Opened:
         stamp: name, inode, size and time of every engine record in it: a new build is another key.
         graph: as run, with what the run changed in it.
         classes: of the runners, by stage.
-        backend: with its options.
+        backend: of each stage, with its options.
         rows: what the stages were opened for.
     """
 
@@ -43,7 +43,9 @@ class Opened:
     rows: int
 
 
-def opened_with(folder: Path, graph: Graph, classes: Mapping[str, type[Any]], backend: Any, rows: int) -> Opened:
+def opened_with(
+    folder: Path, graph: Graph, classes: Mapping[str, type[Any]], backends: Iterable[Any], rows: int
+) -> Opened:
     """The key of an executor for `graph` over the engines in `folder`."""
     from framework.engines import manifest
 
@@ -56,7 +58,7 @@ def opened_with(folder: Path, graph: Graph, classes: Mapping[str, type[Any]], ba
         stamp=tuple(sorted(stamps)),
         graph=json.dumps(unstructure(graph), sort_keys=True),
         classes=tuple(sorted((name, f"{cls.__module__}.{cls.__qualname__}") for name, cls in used.items())),
-        backend=f"{type(backend).__qualname__} {attrs.asdict(backend) if attrs.has(type(backend)) else backend!r}",
+        backend="; ".join(f"{type(b).__qualname__} {attrs.asdict(b) if attrs.has(type(b)) else b!r}" for b in backends),
         rows=rows,
     )
 

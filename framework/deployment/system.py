@@ -12,7 +12,7 @@ import attrs
 from framework.deployment import building, checks
 from framework.deployment.config import InferenceConfig
 from framework.deployment.instances import PREFIXES, runner_classes, runner_decls, safe_instantiate
-from framework.errors import ConfigError, Problem, StageError
+from framework.errors import ConfigError, Problem, StageError, at, nearest
 from framework.graph.files import merged
 from framework.graph.model import Graph, RunnerDecl, Stage
 from framework.graph.validate import load_checked
@@ -100,9 +100,8 @@ def check(config: InferenceConfig, system: Deployed, choices: Mapping[str, str])
         choices: what was chosen of each config group.
     """
     checks.check_settings(system.graph, system.decls, config)
-    backend = safe_instantiate(config.backend, "backend", system.prefixes)
     rebuild = building.command(config, choices, system.folder)
-    checks.check_deployment(system.graph, system.folder, backend, rebuild)
+    checks.check_deployment(system.graph, system.folder, backends_of(config, system), rebuild)
 
 
 def faults_of(system: Deployed) -> Callable[[Request], list[Problem]]:
@@ -138,12 +137,13 @@ def make_executor(
     from framework.execution.executor import Executor
     from framework.execution.runner import OpenContext
 
-    policy, backend = policy_of(config, system, batch_size), opened_by(backend_of(config, system))
+    policy = policy_of(config, system, batch_size)
+    backends = {name: opened_by(backend) for name, backend in backends_of(config, system).items()}
 
     def context(stage: Stage) -> OpenContext:
         artifact = system.folder / stage.artifact
         batch = min(stage.max_batch, policy.size)
-        return OpenContext(engine_dir=system.folder, artifact=artifact, backend=backend, batch=batch)
+        return OpenContext(engine_dir=system.folder, artifact=artifact, backend=backends[stage.id], batch=batch)
 
     return Executor(
         system.graph,
@@ -160,7 +160,8 @@ def kept_executor(config: InferenceConfig, system: Deployed, batch_size: int | N
     from framework.deployment.loaded import opened_with, process
 
     policy = policy_of(config, system, batch_size)
-    key = opened_with(system.folder, system.graph, system.classes, backend_of(config, system), policy.size)
+    backends = backends_of(config, system).values()
+    key = opened_with(system.folder, system.graph, system.classes, backends, policy.size)
     process.number, process.limit = config.keep_loaded, config.keep_loaded_bytes
     with process.use(key, lambda: make_executor(config, system, batch_size)) as executor:
         executor.policy, executor.stream_capacity = policy, config.stream_capacity
@@ -178,6 +179,37 @@ def backend_of(config: InferenceConfig, system: Deployed) -> Backend:
     from framework.engines.backend import shared
 
     return shared(safe_instantiate(config.backend, "backend", system.prefixes), system.folder)
+
+
+def backends_of(config: InferenceConfig, system: Deployed) -> dict[str, Backend]:
+    """The backend of every stage, by its id: the run's, or the one that the stage names, on the GPU that it names.
+
+    Raises ConfigError for a name that is no row of `backends`, and for a GPU of a backend that uses none.
+    """
+    from framework.engines.backend import shared
+
+    own, found, problems = backend_of(config, system), dict[str, "Backend"](), list[Problem]()
+    for stage in system.graph.stages:
+        where, backend = at("stages", stage.id), own
+        if stage.backend and stage.backend != own.name:
+            if stage.backend not in config.backends:
+                names = sorted({own.name, *config.backends})
+                hint, expected = nearest(stage.backend, names), "a backend of the configuration"
+                problems.append(Problem(where=at(where, "backend"), got=stage.backend, expected=expected, hint=hint))
+                continue
+            node = config.backends[stage.backend]
+            backend = shared(safe_instantiate(node, f"backends.{stage.backend}", system.prefixes), system.folder)
+        if stage.device is not None:
+            moved = backend.on_device(stage.device) if stage.device >= 0 else None
+            if moved is None:
+                expected = "an index from 0 on" if stage.device < 0 else f"nothing: backend {backend.name} uses no GPU"
+                problems.append(Problem(where=at(where, "device"), got=str(stage.device), expected=expected))
+                continue
+            backend = moved
+        found[stage.id] = backend
+    if problems:
+        raise ConfigError(problems)
+    return found
 
 
 def _with_whole_utterance(graph: Graph, classes: Mapping[str, type[Any]], config: InferenceConfig) -> Graph:

@@ -115,6 +115,10 @@ class Backend(abc.ABC):
         """The backend as it works where so many engines share the machine."""
         return self
 
+    def on_device(self, device: int) -> Backend | None:
+        """The backend on another GPU, or None where it uses none."""
+        return None
+
     def with_threads(self, threads: int) -> Backend:
         """The backend with so many threads for each engine, if it computes on those of the CPU."""
         return self

@@ -89,6 +89,8 @@ class Stage:
         max_batch: rows the stage can run together.
         max_seq: sequence budget in units of the stage (tokens, frames); 0 when it has none.
         stream_lane: device stream the stage runs on.
+        backend: name of the backend that executes its engines; "" is the run's.
+        device: index of the GPU they run on; None is the backend's own.
         config: settings only the runner reads, checked by the runner's own attrs class.
     """
 
@@ -101,6 +103,8 @@ class Stage:
     max_batch: int = 1
     max_seq: int = 0
     stream_lane: int = 0
+    backend: str = ""
+    device: int | None = None
     config: Mapping[str, Any] = attrs.field(factory=dict, converter=_read_only)
 
     def port(self, port_id: str) -> Port | None:

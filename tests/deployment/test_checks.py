@@ -106,3 +106,24 @@ def test_a_record_whose_tensors_were_changed_is_told_before_a_request_runs(
     record.write_text(record.read_text().replace('"batch": 2', f'"batch": {size}'))
     assert infer(where, "prompt=x") == 2
     assert "engine.json: spec: got other tensors, expected the names, dtypes and shapes" in capsys.readouterr().err
+
+
+def test_a_stage_may_have_a_backend_and_a_device_of_its_own(tmp_path: Path) -> None:
+    where = deployment(tmp_path, backend="cuda", device=1)
+    assert infer(where, "validate_config=true", "stages.echo.backend=cuda") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stages.echo.backend=cudo"], "stages.echo.backend: got cudo, expected a backend of the configuration (did"),
+        (["stages.echo.device=0"], "stages.echo.device: got 0, expected nothing: backend cpu uses no GPU"),
+        (["stages.echo.backend=cuda", "stages.echo.device=-1"], "stages.echo.device: got -1, expected an index"),
+        (["stages.echo.backend=tensorrt"], "built for backend 'cpu', expected one for 'tensorrt'"),
+    ],
+)
+def test_a_backend_of_a_stage_is_checked_before_anything_loads(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(deployment(tmp_path), "prompt=x", *arguments) == 2
+    assert message in capsys.readouterr().err

@@ -55,7 +55,7 @@ def engine(folder: Path, size: int = 1000) -> Path:
 
 
 def key(folder: Path, *, rows: int = 1, backend: Any = None, **stage: Any) -> Opened:
-    return opened_with(folder, graph(**stage), CLASSES, backend or OnnxRuntimeCpu(), rows)
+    return opened_with(folder, graph(**stage), CLASSES, [backend or OnnxRuntimeCpu()], rows)
 
 
 def use(loaded: Loaded, opened: Opened) -> FakeExecutor:

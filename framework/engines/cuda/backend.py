@@ -59,6 +59,9 @@ class OnnxRuntimeCuda(Backend):
 
         return DeviceMemory(self.device).copy_rate()
 
+    def on_device(self, device: int) -> OnnxRuntimeCuda:
+        return attrs.evolve(self, device=device)
+
     def passes(self) -> Sequence[Pass]:
         from framework.engines.passes.conv import widen_convolutions
         from framework.engines.passes.moe import group_experts_cuda

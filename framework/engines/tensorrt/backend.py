@@ -78,6 +78,9 @@ class TensorRT(Backend):
 
         return DeviceMemory(self.device).copy_rate()
 
+    def on_device(self, device: int) -> TensorRT:
+        return attrs.evolve(self, device=device)
+
     def passes(self) -> Sequence[Pass]:
         return ()  # it takes the standard operators as they are
 
