@@ -7,6 +7,7 @@ are strings; tags, anchors and merge keys are refused. So a document says the sa
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -105,7 +106,11 @@ class Decoder:
     def __init__(self, *, strict: bool = True) -> None:
         self._unfit: list[_Unfit] = []
         self._twice: list[tuple[dict[str, Any], str]] = []
-        words: dict[str, Any] = {"object_pairs_hook": self._object, "parse_constant": self._constant}
+        words: dict[str, Any] = {
+            "object_pairs_hook": self._object,
+            "parse_constant": self._constant,
+            "parse_float": self._float,
+        }
         self._quick = json.JSONDecoder(**words, strict=strict)
         self._bounded = json.JSONDecoder(**words, strict=strict, parse_int=self._integer)
 
@@ -165,6 +170,10 @@ class Decoder:
 
     def _constant(self, word: str) -> _Unfit:
         return self._not(word, "a finite number, as JSON demands")
+
+    def _float(self, digits: str) -> Any:
+        number = float(digits)
+        return number if math.isfinite(number) else self._constant(digits)
 
     def _integer(self, digits: str) -> Any:
         if len(digits) <= _DIGITS:

@@ -388,6 +388,7 @@ DIGITS = "9" * 6000
     [
         ('{"prompt": "b", "seed": ' + DIGITS + "}", ".seed", "got an integer of 6,000 digits, expected at most 4,300"),
         ('{"prompt": "b", "sampling": {"top_p": NaN}}', ".sampling.top_p", "got NaN, expected a finite number"),
+        ('{"prompt": "b", "sampling": {"top_p": 1e999}}', ".sampling.top_p", "got 1e999, expected a finite number"),
         ('{"prompt": "b", "prompt": "c"}', "", 'got the key "prompt" twice, expected each key of an object once'),
         ('{"prompt": "' + "b" * 200_000 + '"}', ".prompt", "got 200000 bytes, expected at most 131072"),
         ('{"system": "' + "b" * 200_000 + '", "prompt": "b"}', ".system", "got 200000 bytes, expected at most 131072"),
