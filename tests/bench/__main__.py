@@ -25,6 +25,7 @@ PARTS = {
     "tts": "Qwen3-TTS beside qwen-tts",
     "omni": "Qwen3-Omni beside transformers; speech while the answer is written",
     "scale": "files of many requests: the executor's cost, memory, in-flight batching beside cohorts",
+    "serve": "the server beside the same requests in process; many users, late ones, such that leave",
     "sweep": "sweeps: what a point costs beside its tokens, how soon their page is open",
 }
 
