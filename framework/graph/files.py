@@ -1,12 +1,15 @@
 """A graph as a file: JSON or YAML by suffix, read and written without loss.
 
+Files of the original system also say how it moves data between stages: `stream_lane` of a stage, `transport` of a port.
+Every port is a stream of chunks here, so these two keys are read past and not written.
+
 JSON is written with lists, as the builder's `multistage_config.json` has them; YAML with mappings by id or name, whose
 parts can be named and overridden. Both readers take either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +135,32 @@ def _attempt_text(text: str, suffix: str) -> tuple[Graph | None, list[Problem]]:
     data, problems = parsing.attempt(text, where="", yaml=_is_yaml(suffix))
     if problems and data is None:
         return None, problems
-    graph, found = schema.attempt(Graph, data, where="")
+    graph, found = schema.attempt(Graph, _without_movement(data), where="")
     return graph, problems + found
+
+
+def _without_movement(data: Any) -> Any:
+    """The data of a graph file without the keys that say how the original moves it; any shape, since unchecked."""
+
+    def stage(node: Any) -> Any:
+        if not isinstance(node, Mapping) or not {"stream_lane", "emits"} & node.keys():
+            return node
+        kept = {key: value for key, value in node.items() if key != "stream_lane"}
+        return {**kept, "emits": _each(kept["emits"], port)} if "emits" in kept else kept
+
+    def port(node: Any) -> Any:
+        return {k: v for k, v in node.items() if k != "transport"} if isinstance(node, Mapping) else node
+
+    if not isinstance(data, Mapping) or "stages" not in data:
+        return data
+    return {**data, "stages": _each(data["stages"], stage)}
+
+
+def _each(nodes: Any, change: Callable[[Any], Any]) -> Any:
+    """Every element of a list, or value of a mapping, changed; anything else as it is."""
+    if isinstance(nodes, list):
+        return [change(node) for node in nodes]
+    return {key: change(node) for key, node in nodes.items()} if isinstance(nodes, Mapping) else nodes
 
 
 def _is_yaml(suffix: str) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 OnMissing = Literal["fail", "skip", "prune"]
-Transport = Literal["device_tensor", "chunk_stream"]
 FILE_NAME = "multistage_config.json"
 ALWAYS = {"always": True}  # written to files also when it has its default
 
@@ -73,7 +72,6 @@ class Port:
 
     id: str
     kind: str = attrs.field(default="text", metadata=ALWAYS)
-    transport: Transport = "device_tensor"
     terminal: bool = False
     binding: str = ""
 
@@ -88,7 +86,6 @@ class Stage:
         kind: shape of the work: autoregressive, iterative or host; equal to the runner's.
         max_batch: rows the stage can run together.
         max_seq: sequence budget in units of the stage (tokens, frames); 0 when it has none.
-        stream_lane: device stream the stage runs on.
         backend: name of the backend that executes its engines; "" is the run's.
         device: index of the GPU they run on; None is the backend's own.
         config: settings only the runner reads, checked by the runner's own attrs class.
@@ -102,7 +99,6 @@ class Stage:
     emits: tuple[Port, ...] = attrs.field(default=(), metadata={"by": "id"})
     max_batch: int = 1
     max_seq: int = 0
-    stream_lane: int = 0
     backend: str = ""
     device: int | None = None
     config: Mapping[str, Any] = attrs.field(factory=dict, converter=_read_only)

@@ -22,7 +22,6 @@ from framework.graph.model import (
     RunnerDecl,
     Source,
     Stage,
-    Transport,
 )
 from framework.schema import show
 
@@ -218,7 +217,7 @@ def _stages(graph: Graph, runners: Runners) -> Faults:
         yield from _artifact(stage, at(path, "artifact"))
         yield from _inputs(graph, runners, stage, decl, at(path, "inputs"))
         yield from _emits(stage, decl, at(path, "emits"))
-        for key, least in (("max_batch", 1), ("max_seq", 0), ("stream_lane", 0)):
+        for key, least in (("max_batch", 1), ("max_seq", 0)):
             value = getattr(stage, key)
             if value < least:
                 yield Problem(where=at(path, key), got=str(value), expected=f"an integer >= {least}")
@@ -297,8 +296,6 @@ def _emits(stage: Stage, decl: RunnerDecl | None, where: str) -> Faults:
         yield from _name(port.id, at(path, "id"), "a port")
         if port.id in ids[:index]:
             yield Problem(where=at(path, "id"), got=f"{show(port.id)} twice", expected="each port of a stage once")
-        if port.transport not in get_args(Transport):
-            yield Problem(where=at(path, "transport"), got=show(port.transport), expected=schema.describe(Transport))
         if decl is None:
             continue
         if port.id not in decl.ports:

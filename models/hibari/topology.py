@@ -68,7 +68,7 @@ def speaker_stage(artifact: str, text: Source, options: HibariOptions | None) ->
         artifact=artifact,
         kind="iterative",
         inputs=(Input(name="text", source=text),),
-        emits=(Port(id="audio", kind="audio", transport="chunk_stream", terminal=True),),
+        emits=(Port(id="audio", kind="audio", terminal=True),),
         max_batch=options.max_batch_size if options else 1,
     )
 

@@ -85,11 +85,11 @@ def backbone_stage(
         for name, field in encoded
         if name in components
     ]
-    emits = [Port(id="text", kind="text", transport="chunk_stream", terminal=True)]
+    emits = [Port(id="text", kind="text", terminal=True)]
     config: dict[str, Any] = {}
     for layer in options.hidden_layers if options else ():
         port = "embeddings" if layer == 0 else "accept_hidden"
-        emits.append(Port(id=port, kind="hidden", transport="chunk_stream", binding=f"hidden.{layer}"))
+        emits.append(Port(id=port, kind="hidden", binding=f"hidden.{layer}"))
         if layer:
             config["accept_hidden_layer"] = layer
     return Stage(

@@ -72,7 +72,7 @@ def code2wav_stage(artifact: str, options: EngineOptions | None, *, clones: bool
         artifact=artifact,
         kind="iterative",
         inputs=(Input(name="codes", source=Source("talker", "codes")), *context),
-        emits=(Port(id="audio", kind="audio", transport="chunk_stream", terminal=True),),
+        emits=(Port(id="audio", kind="audio", terminal=True),),
         max_batch=options.max_batch_size if options else 1,
         # The first sound after 0.3 s of it: a chunk costs its own frames alone, so small ones are no waste.
         config={"first_chunk_frames": 4, "chunk_frames": 8},

@@ -69,7 +69,7 @@ def thinker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options
     """The thinker and its encoders; its defaults are those of the checkpoint."""
     stage = backbone_stage(components, options, encoded=ENCODED)
     if TALKER in components and "accept_hidden" not in {port.id for port in stage.emits}:
-        heard = Port(id="accept_hidden", kind="hidden", transport="chunk_stream")
+        heard = Port(id="accept_hidden", kind="hidden")
         stage = attrs.evolve(stage, emits=(*stage.emits, heard))
     return attrs.evolve(stage, config={**stage.config, **_settings(components, checkpoint.generation_config)})
 
@@ -142,7 +142,7 @@ def _talker_stage(components: Mapping[str, str], checkpoint: Checkpoint, options
             Input(name="text_ids", source=Source("thinker", "text")),
             Input(name="voice", source=Source("request", "voice"), on_missing="skip"),
         ),
-        emits=(Port(id="codes", kind="codec", transport="chunk_stream"),),
+        emits=(Port(id="codes", kind="codec"),),
         max_batch=options.max_batch_size if options else 1,
         max_seq=options.max_kv_cache_capacity if options else 0,
         config=settings,

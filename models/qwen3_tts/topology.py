@@ -67,8 +67,8 @@ def talker_stage(
             *(Input(name=field, source=Source("request", field), on_missing="skip") for field in fields),
         ),
         emits=(
-            Port(id="codes", kind="codec", transport="chunk_stream"),
-            *([Port(id="context", kind="codec", transport="chunk_stream")] if config.kind == "base" else []),
+            Port(id="codes", kind="codec"),
+            *([Port(id="context", kind="codec")] if config.kind == "base" else []),
         ),
         max_batch=options.max_batch_size if options else 1,
         max_seq=options.max_kv_cache_capacity if options else 0,

@@ -61,7 +61,7 @@ class Whisper:
             artifact=components[DECODER],
             kind="autoregressive",
             inputs=(Input(name="audio", source=Source("request", "audio")),),
-            emits=(Port(id="text", kind="text", transport="chunk_stream", terminal=True),),
+            emits=(Port(id="text", kind="text", terminal=True),),
             max_batch=options.max_batch_size if options else 1,
             max_seq=_capacity(config, options) if options else 0,
             config={"sampling": "default"},  # the only stage that samples

@@ -29,7 +29,7 @@ stages:
       text: {from: request:messages}
       voice: {from: request:voice, on_missing: skip}
     emits:
-      codes: {kind: codec, transport: chunk_stream}
+      codes: {kind: codec}
   code2wav:
     runner: qwen3_omni.code2wav
     artifact: code2wav
@@ -37,7 +37,7 @@ stages:
     inputs:
       codes: {from: talker:codes}
     emits:
-      audio: {kind: audio, transport: chunk_stream, terminal: true}
+      audio: {kind: audio, terminal: true}
 """
 
 

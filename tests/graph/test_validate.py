@@ -283,7 +283,6 @@ def rule(name: str, changes: dict[str, Any], where: str, got: str, expected: str
         # numbers and folders
         rule("max_batch", {"stages.talker.max_batch": 0}, "stages.talker.max_batch", "0", "an integer >= 1"),
         rule("max_seq", {"stages.talker.max_seq": -1}, "stages.talker.max_seq", "-1", "an integer >= 0"),
-        rule("stream_lane", {"stages.talker.stream_lane": -1}, "stages.talker.stream_lane", "-1", "an integer >= 0"),
         *[
             rule(
                 f"artifact {folder}",
@@ -400,22 +399,12 @@ def test_one_of_several_sets_of_inputs_must_be_bound(bound: tuple[str, ...], lac
     assert [problem.got for problem in problems] == [f"no input {name!r}" for name in lacking]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "expected"),
-    [
-        ("transport", "pipe", 'one of "device_tensor", "chunk_stream"'),
-        ("on_missing", "stop", 'one of "fail", "skip", "prune"'),
-    ],
-)
-def test_words_of_a_graph_that_came_from_no_file(
-    omni: Graph, runners: Runners, field: str, value: str, expected: str
-) -> None:
+def test_words_of_a_graph_that_came_from_no_file(omni: Graph, runners: Runners) -> None:
     thinker = omni.stages[0]
-    part = "emits" if field == "transport" else "inputs"
-    changed = (attrs.evolve(getattr(thinker, part)[0], **{field: value}), *getattr(thinker, part)[1:])
-    graph = attrs.evolve(omni, stages=(attrs.evolve(thinker, **{part: changed}), *omni.stages[1:]))
+    inputs = (attrs.evolve(thinker.inputs[0], on_missing="stop"), *thinker.inputs[1:])
+    graph = attrs.evolve(omni, stages=(attrs.evolve(thinker, inputs=inputs), *omni.stages[1:]))
     (problem,) = validate(graph, runners, where="")
-    assert (problem.got, problem.expected) == (f'"{value}"', expected)
+    assert (problem.got, problem.expected) == ('"stop"', 'one of "fail", "skip", "prune"')
 
 
 def test_an_empty_graph(runners: Runners) -> None:
@@ -467,12 +456,12 @@ class TestLoadChecked:
         file = tmp_path / "graph.json"
         file.write_text(edited({**FIVE, "stages.talker.max_seq": "many", "stages.talker.knd": 1}))
         with pytest.raises(GraphError) as caught:
-            load_checked(file, runners, stages={"vocoder": {}, "code2wav": {"stream_lane": -1}})
+            load_checked(file, runners, stages={"vocoder": {}, "code2wav": {"max_seq": -1}})
         places = sorted(problem.where for problem in caught.value.problems)
         in_file = [*FIVE_PLACES, "stages.talker.knd", "stages.talker.max_seq"]
         # What the command line broke is not blamed on the file.
         assert places == sorted(
-            [*(f"{file}: {place}" for place in in_file), "stages.code2wav.stream_lane", "stages.vocoder"]
+            [*(f"{file}: {place}" for place in in_file), "stages.code2wav.max_seq", "stages.vocoder"]
         )
 
     def test_a_fault_of_structure_is_not_told_twice(self, tmp_path: Path, edited: Edited, runners: Runners) -> None:

@@ -48,7 +48,7 @@ _THINKER = """
     inputs:
       prompt: {from: request:messages}
       %s
-    emits: {text: {kind: text, transport: chunk_stream, terminal: true}}
+    emits: {text: {kind: text, terminal: true}}
 """
 _VOICE = """
   tts:
@@ -58,7 +58,7 @@ _VOICE = """
     inputs:
       text: {from: %s}
       voice: {from: request:voice, on_missing: skip}
-    emits: {audio: {kind: audio, transport: chunk_stream, terminal: true}}
+    emits: {audio: {kind: audio, terminal: true}}
 """
 # The shape of a voice assistant: what is heard is answered, the answer is said.
 ASSISTANT = (
