@@ -1,6 +1,6 @@
 """A question in, an answer in text and speech out: `python examples/speak.py "What is the capital of France?"`
 
-Needs `pip install -e '.[hibari]'`; the first run fetches 178 MB of weights and builds the engines.
+Needs `pip install -e '.[cpu,hibari]'`; the first run fetches 178 MB of weights and builds the engines.
 """
 
 import sys

@@ -22,8 +22,8 @@ _VISIBLE = {code: 0x2400 + code for code in range(0x20)}  # Unicode's pictures o
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SPACE = re.compile(r"[ \t\n\r]*")
-_DIGITS = 4300  # the most of an integer; Python reads no more by default
-_FEWER_DIGITS = f"at most {_DIGITS:,} digits"
+DIGITS = 4300  # the most of an integer; Python reads no more by default
+_FEWER_DIGITS = f"at most {DIGITS:,} digits"
 # What `json` says of a fault, and what that means.
 _SENTENCES = {
     "Unterminated string starting at": 'a closing " of the string that begins here',
@@ -51,8 +51,8 @@ def parse_object(text: str | bytes, where: str) -> Mapping[str, Any]:
     value, problems = attempt(text, where=where)
     if not isinstance(value, dict):
         raise ConfigError(problems or Problem(where=where, got=show(value), expected="a JSON object"))
-    if too_long := [problem for problem in problems if problem.expected == _FEWER_DIGITS]:
-        raise ConfigError(too_long)
+    if too_many := [problem for problem in problems if problem.expected == _FEWER_DIGITS]:
+        raise ConfigError(too_many)
     return value
 
 
@@ -176,9 +176,9 @@ class Decoder:
         return number if math.isfinite(number) else self._constant(digits)
 
     def _integer(self, digits: str) -> Any:
-        if len(digits) <= _DIGITS:
+        if len(digits) <= DIGITS:
             return int(digits)
-        return self._not(f"an integer of {len(digits.removeprefix('-')):,} digits", _FEWER_DIGITS)
+        return self._not(_many(digits), _FEWER_DIGITS)
 
     def _not(self, got: str, expected: str) -> _Unfit:
         self._unfit.append(_Unfit(got, expected))
@@ -215,6 +215,15 @@ def _whole_sentence(error: json.JSONDecodeError) -> str:
         short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(chr(code), f"\\u{code:04x}")
         return f"{short} for the control character U+{code:04X} in a string"
     return f"JSON: {_SENTENCES.get(error.msg.split(':')[0], error.msg)}"
+
+
+def too_long(digits: str, where: str) -> Problem:
+    """An integer of more digits than Python reads."""
+    return Problem(where=where, got=_many(digits), expected=_FEWER_DIGITS)
+
+
+def _many(digits: str) -> str:
+    return f"an integer of {len(digits.removeprefix('-')):,} digits"
 
 
 def no_utf8(error: UnicodeDecodeError, where: str, offset: int) -> Problem:

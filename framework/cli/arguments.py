@@ -43,6 +43,7 @@ FILES = (".json", ".yaml", ".yml")  # a `sampling=` or `style=` that ends so, or
 _STAGE = re.compile(rf"stages\..+|build\.own\..+|outputs\..+|sampling\.(?!(?:{'|'.join([OWNER, *ROLES])})\.)\w+\.\w+")
 _FLAT = re.compile(rf"sampling\.((?:{'|'.join(PREFIXES)})(?:{'|'.join(SETTINGS)})|{TALKER_LENGTH})")
 _OVERRIDE = re.compile(r"(?P<plus>\+{0,2})(?P<key>[A-Za-z_][\w./@]*)=(?P<value>.*)", re.DOTALL)
+_INTEGER = re.compile(rf"(?<![\w.])[0-9](?:_?[0-9]){{{parsing.DIGITS},}}(?![\w.])")  # with more digits than may be
 _MISSING = re.compile(r"\\*\?\?\?")
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 # What a sweep sets apart: commas outside of quotes and not before a space, where they belong to a text.
@@ -58,9 +59,10 @@ def prepare(argv: Sequence[str]) -> list[str]:
 
     What a file or JSON sets comes first, as for a group, so that single settings go over it wherever they stand.
 
-    Raises ConfigError for an argument that is no text, and for a file or JSON that cannot be read, with its faults.
+    Raises ConfigError for an argument that is no text or has an integer that is too long, and for a file or JSON that
+    cannot be read, with its faults.
     """
-    problems = [problem for arg in argv if (problem := _no_text(arg))]
+    problems = [problem for arg in argv if (problem := _no_text(arg) or _too_long(arg))]
     if problems:
         raise ConfigError(problems)
     sweep = any(arg in ("-m", "--multirun") for arg in argv)
@@ -78,6 +80,15 @@ def _no_text(arg: str) -> Problem | None:
     except UnicodeDecodeError as error:
         return parsing.no_utf8(error, where, error.start)
     return None
+
+
+def _too_long(arg: str) -> Problem | None:
+    """An integer of more digits than Python reads, which Hydra passes to it unasked."""
+    match = _OVERRIDE.fullmatch(arg)
+    if match is None or match["key"] in TEXT | PATHS or _whole(arg):
+        return None
+    found = _INTEGER.search(_QUOTED.sub("", match["value"]))
+    return parsing.too_long(found[0].replace("_", ""), match["key"]) if found else None
 
 
 def _prepare(arg: str, sweep: bool) -> Iterable[str]:

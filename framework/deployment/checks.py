@@ -83,6 +83,8 @@ def _engine(stage: Stage, folder: Path, backend: Backend, rebuild: str) -> Itera
     if record.backend != backend.name:
         got = f"an engine built for backend {record.backend!r}"
         hint = f"run with backend={record.backend}, or build another: {rebuild}"
+        if stage.backend:  # `rebuild` is for the backend of the run
+            hint = f"{at(where, 'backend')}={record.backend}, or the folder of one in {at(where, 'artifact')}"
         yield Problem(where=str(artifact), got=got, expected=f"one for {backend.name!r}", hint=hint)
     built = {"max_batch": record.spec.caps.get("batch"), "max_seq": record.options.get("max_kv_cache_capacity")}
     for key, most in built.items():

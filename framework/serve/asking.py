@@ -17,7 +17,7 @@ from framework.serve import reading
 from framework.serve.faults import Refused
 from framework.serve.media import Media
 from framework.serve.served import Served
-from framework.serve.wire import REFUSED, ChatBody, CompletionBody, Message, Sampled, SpeechBody
+from framework.serve.wire import MOST_LOGPROBS, REFUSED, ChatBody, CompletionBody, Message, Sampled, SpeechBody
 
 KINDS = frozenset({"text", "audio", "video"})
 
@@ -30,11 +30,10 @@ def chat(body: ChatBody, served: Served, media: Media) -> list[Request]:
     raw: dict[str, Any] = {"messages": _messages(body.messages, media)}
     raw |= _speech(body.audio.voice if body.audio else None, body.language, body.instructions)
     raw |= {"style": body.style or None, "enable_thinking": body.enable_thinking}
-    logprobs = max(body.top_logprobs or 0, 1) if body.logprobs else 0
     if body.top_logprobs and not body.logprobs:
         got = f"{body.top_logprobs} without logprobs"
         raise Refused(Problem(where="top_logprobs", got=got, expected='"logprobs": true with it'))
-    return _choices(_request(raw, body, served, kinds, logprobs), body)
+    return _choices(_request(raw, body, served, kinds, logprobs=bool(body.logprobs)), body)
 
 
 def completion(body: CompletionBody, served: Served) -> list[list[Request]]:
@@ -58,7 +57,7 @@ def completion(body: CompletionBody, served: Served) -> list[list[Request]]:
     for prompt in prompts:
         raw = {"prompt": prompt, "apply_chat_template": False}
         most = {"max_generate_length": 16} if body.max_tokens is None else {}  # OpenAI's own default
-        request = _request({**raw, **most}, body, served, frozenset({"text"}), body.logprobs or 0)
+        request = _request({**raw, **most}, body, served, frozenset({"text"}), logprobs=body.logprobs is not None)
         found.append(_choices(request, body))
     return found
 
@@ -115,7 +114,9 @@ def _usual(served: Served) -> Iterable[str]:
     return ("text",) if "text" in gives else gives
 
 
-def _request(raw: Mapping[str, Any], body: Sampled, served: Served, kinds: frozenset[str], logprobs: int) -> Request:
+def _request(
+    raw: Mapping[str, Any], body: Sampled, served: Served, kinds: frozenset[str], *, logprobs: bool = False
+) -> Request:
     most = getattr(body, "max_completion_tokens", None) or body.max_tokens
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
     settings = {
@@ -128,7 +129,8 @@ def _request(raw: Mapping[str, Any], body: Sampled, served: Served, kinds: froze
         "seed": body.seed,
         "stop": stop,
         "logit_bias": body.logit_bias,
-        "num_logprobs": logprobs or None,
+        # However few are shown: a token that was drawn is found among them, and with it its own log-probability.
+        "num_logprobs": MOST_LOGPROBS if logprobs else None,
     }
     given = {key: value for key, value in settings.items() if value is not None}
     request = _read({**raw, **given, "sampling": body.sampling}, served, kinds)

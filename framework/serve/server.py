@@ -157,6 +157,8 @@ async def _serve(
     )
     server = Server(config, drain, idle, grace_s)
     await server.serve(sockets=[sock])
+    if server.force_exit:
+        await house.close()  # uvicorn leaves it out; a process that ends in the middle of an engine's call aborts
     fault = house.first.fault
     return 0 if fault is None else 2
 

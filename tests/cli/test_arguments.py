@@ -201,6 +201,26 @@ def test_an_argument_that_is_no_text(argument: bytes, message: str) -> None:
     assert str(told.value) == message
 
 
+@pytest.mark.parametrize(
+    ("argument", "key", "digits"),
+    [
+        ("sampling.seed=" + "9" * 6000, "sampling.seed", "6,000"),
+        ("++stages.a.config.n=[1,-" + "1" * 4301 + "]", "stages.a.config.n", "4,301"),
+        ("sampling.seed=1,2," + "1_0" * 3000, "sampling.seed", "6,000"),
+    ],
+)
+def test_an_integer_of_more_digits_than_python_reads(argument: str, key: str, digits: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        prepare([argument, "prompt=fine"])
+    assert str(told.value) == f"{key}: got an integer of {digits} digits, expected at most 4,300 digits"
+
+
+@pytest.mark.parametrize("text", ["1" * 4300, "1" * 5000 + ".5", "'" + "1" * 5000 + "'", "a" + "1" * 5000])
+def test_many_digits_that_may_be(text: str) -> None:
+    for argument in (f"sampling.seed={text}", f"prompt={text}"):
+        OverridesParser.create().parse_overrides(prepare([argument]))
+
+
 def test_quote_is_undone_by_the_grammar() -> None:
     assert quote("it's") == "'it\\'s'"
     assert quote("end\\") == "'end\\\\'"

@@ -119,7 +119,11 @@ def test_a_stage_may_have_a_backend_and_a_device_of_its_own(tmp_path: Path) -> N
         (["stages.echo.backend=cudo"], "stages.echo.backend: got cudo, expected a backend of the configuration (did"),
         (["stages.echo.device=0"], "stages.echo.device: got 0, expected nothing: backend cpu uses no GPU"),
         (["stages.echo.backend=cuda", "stages.echo.device=-1"], "stages.echo.device: got -1, expected an index"),
-        (["stages.echo.backend=tensorrt"], "built for backend 'cpu', expected one for 'tensorrt'"),
+        (
+            ["stages.echo.backend=tensorrt"],
+            "got an engine built for backend 'cpu', expected one for 'tensorrt'"
+            " (stages.echo.backend=cpu, or the folder of one in stages.echo.artifact)",
+        ),
     ],
 )
 def test_a_backend_of_a_stage_is_checked_before_anything_loads(

@@ -98,7 +98,7 @@ class Ear(Runner):
 
 class Echo(Runner):
     """Says the words of the last message, one a step, each of which takes `pause` seconds. `seed` says the seed,
-    `fail` fails, `break` raises what is no error of ours."""
+    `fail` fails, `break` raises what is no error of ours, `third` is the third best of the tokens there were."""
 
     decl: ClassVar[RunnerDecl] = RunnerDecl(
         kind="autoregressive",
@@ -153,7 +153,9 @@ class Echo(Runner):
             Logprob(token_id=n, token=text if n == 0 else f"<{n}>", bytes=tuple(text.encode()), logprob=-0.5 - n)
             for n in range(sampling.num_logprobs)
         )
-        row.outputs["text"].write(TextChunk(text=text, ids=(0,), logprobs=(best,) if best else ()))
+        row.outputs["text"].write(
+            TextChunk(text=text, ids=(2 if word == "third" else 0,), logprobs=(best,) if best else ())
+        )
         if reason:
             row.finish(finish_reason=reason)
 

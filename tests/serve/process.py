@@ -1,4 +1,5 @@
-"""A server in a process of its own: `python -m tests.serve.process PAUSE`. It writes its address on standard output."""
+"""A server in a process of its own: `python -m tests.serve.process PAUSE`. It writes its address on standard output and
+ends with status 3 where its engines were not closed."""
 
 from __future__ import annotations
 
@@ -19,4 +20,4 @@ if __name__ == "__main__":
             grace_s=float(sys.argv[2]),
             said=lambda address: print(address, flush=True),
         )
-    sys.exit(status)
+    sys.exit(status if deployment.closed == deployment.opened else 3)

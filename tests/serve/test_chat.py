@@ -102,6 +102,16 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
     assert [item.token for items in streamed if items for item in items] == ["one ", "two"]
 
 
+def test_a_token_that_is_not_the_best_has_its_own_log_probability(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(model="text", messages=say("first third"), logprobs=True)
+    found = reply.choices[0].logprobs
+    assert found is not None and found.content is not None
+    assert [item.logprob for item in found.content] == [-0.5, -2.5]
+    assert [item.top_logprobs for item in found.content] == [[], []]
+    completed = client.completions.create(model="text", prompt="first third", logprobs=0).choices[0].logprobs
+    assert completed is not None and completed.token_logprobs == [-0.5, -2.5]
+
+
 def test_a_spoken_reply(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(
         model="assistant",

@@ -85,6 +85,18 @@ def test_what_does_not_end_in_time_is_given_up() -> None:
         assert isinstance(asked.exception(), httpx.HTTPError) or asked.result().status_code >= 400
 
 
+def test_a_second_signal_gives_up_what_runs_and_closes_the_engines() -> None:
+    with process() as (running, address), ThreadPoolExecutor() as pool:
+        body = {"model": "assistant", "messages": say(" ".join(["word"] * 3000))}
+        asked = pool.submit(httpx.post, f"{address}/v1/chat/completions", json=body, timeout=30)
+        time.sleep(0.5)
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(8) == 0
+        assert isinstance(asked.exception(), httpx.HTTPError) or asked.result().status_code >= 400
+
+
 def test_each_answer_has_the_id_of_its_line_in_the_log() -> None:
     with process(pause=0) as (running, address):
         good = httpx.post(f"{address}/v1/chat/completions", json={"model": "assistant", "messages": say("one")})
