@@ -7,9 +7,11 @@ import sys
 
 from framework import Deployment, TextChunk
 
+question = sys.argv[1] if len(sys.argv) > 1 else "What is the capital of France?"
+
 with Deployment.open("voice_assistant", sampling="greedy", build_if_missing=True) as deployment:
-    for chunk in deployment.stream(prompt=sys.argv[1]):
+    for chunk in deployment.stream(prompt=question):
         if isinstance(chunk, TextChunk):
             print(chunk.text, end="", flush=True)
     print()
-    deployment.run(prompt=sys.argv[1], speak=True).save_audio("answer.wav")
+    deployment.run(prompt=question, speak=True).save_audio("answer.wav")

@@ -218,6 +218,9 @@ def ensure_built(config: BuildConfig, folder: Path, build_missing: bool, prefixe
     Raises ConfigError when there are none to run, or when those that are there were built with other options than the
     ones given for building: which of the two was meant cannot be known.
     """
+    if config.build.tp_size > 1:  # also where nothing is built: an engine of one part is not what was asked for
+        expected = "1: no stage can be split over several GPUs yet"
+        raise ConfigError(Problem(where="build.tp_size", got=str(config.build.tp_size), expected=expected))
     if not has_graph(folder) and not build_missing:
         known = config.model_dir is not None or config.deployment.source is not None or bool(config.deployment.parts)
         hint = "build_if_missing=true builds them" if known else "multistage-build makes them"

@@ -229,7 +229,7 @@ def check_combination(config: InferenceConfig) -> None:
         )
     asks = config.input_file is not None or {*given} & {"prompt", "prompt_file", "audio", "image", "video"}
     if not asks and not (config.validate_config or config.list_voices or config.plan_memory):
-        hint = 'prompt="Hello", or input_file=requests.json; --help says more'
+        hint = 'deployment=smollm2 prompt="Hello", or input_file=requests.json; list_deployments=true, --help'
         problems.append(Problem(where="prompt", got="nothing", expected="a request", hint=hint))
     if config.output_file is not None and config.output_file.is_dir():
         problems.append(Problem(where="output_file", got=f"'{config.output_file}'", expected="a file, not a folder"))

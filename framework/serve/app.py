@@ -168,7 +168,10 @@ def _http(app: FastAPI, request: Request, status: int, detail: str) -> Refused:
         methods = ", ".join(sorted(routes.get(path, ())))
         problem = Problem(where="method", got=f"{method} {path}", expected=methods or "another method")
         return Refused(problem, status=405, code="method_not_allowed", headers={"Allow": methods} if methods else {})
-    return Refused(Problem(where="body", got=detail, expected="a request that can be read"), status=status)
+    expected = "a request that can be read"
+    if status == 400:  # FastAPI tells why a body is malformed JSON, but not what it is when it is more than that
+        expected = "JSON in UTF-8, its integers of at most 4,300 digits, its lists and objects not nested too deeply"
+    return Refused(Problem(where="body", got=detail, expected=expected), status=status)
 
 
 def _body_model(request: Request) -> type[BaseModel] | None:

@@ -123,7 +123,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]], model: type[BaseModel] 
             problems.append(Problem(where=where, got="nothing", expected="a value: it is required"))
         elif kind == "json_invalid":
             at = error["loc"][-1]
-            got = f"no JSON: {error.get('ctx', {}).get('error', error['msg'])}"
+            got = f"no JSON: {error.get('ctx', {}).get('error', error['msg']).removesuffix(' at')}"
             problems.append(Problem(where=f"body, character {at}", got=got, expected="a JSON object"))
         else:
             problems.append(Problem(where=where, got=show(error.get("input")), expected=_expected(error["msg"])))

@@ -26,7 +26,7 @@ def test_every_preset_is_listed_with_what_it_is_and_needs(tmp_path: Path) -> Non
         path.stem for path in (ROOT / "conf/deployment").glob("*.yaml") if path.stem != "none"
     )
     assert all(preset.description and preset.size for preset in found.values())
-    assert found["voice_assistant"].needs == "multistage[hibari]"
+    assert found["voice_assistant"].needs == "multistage[cpu,hibari]"
     assert {preset.engines for preset in found.values()} == {"not built"}
 
 

@@ -154,6 +154,13 @@ def test_without_engines_the_way_to_them_is_told(tmp_path: Path) -> None:
         building.ensure_built(joined(tmp_path), tmp_path / "engines", False)
 
 
+@pytest.mark.parametrize("build_missing", [True, False])
+def test_engines_in_parts_are_refused_also_where_nothing_is_built(build_missing: bool, tmp_path: Path) -> None:
+    building.ensure_built(joined(tmp_path), tmp_path / "engines", True)
+    with pytest.raises(ConfigError, match=r"build\.tp_size: got 2, expected 1: no stage can be split"):
+        building.ensure_built(joined(tmp_path, "build.tp_size=2"), tmp_path / "engines", build_missing)
+
+
 # --- two that want the same build --------------------------------------------------------------------------------
 
 HOLDER = (

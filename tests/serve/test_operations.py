@@ -306,6 +306,15 @@ def test_malformed_json(body: bytes) -> None:
         assert "Traceback" not in answer.text
 
 
+@pytest.mark.parametrize("body", [b'{"seed": ' + b"9" * 6000 + b"}", b"[" * 100_000, b'{"model": "\xff"}'])
+def test_json_that_no_reader_takes_is_told_what_is_taken(body: bytes) -> None:
+    with running({"text": Fake(TEXT)}) as server:
+        headers = {"Content-Type": "application/json"}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert "JSON in UTF-8, its integers of at most 4,300 digits" in answer.json()["error"]["message"]
+
+
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
