@@ -35,7 +35,7 @@ def _plan(config: BuildConfig) -> int:
     from framework.deployment.planning import process
 
     backend = safe_instantiate(config.backend, "backend", PREFIXES)
-    return tell([*process(backend), *building.plan(config, backend)], backend)
+    return tell({backend: [*process(backend), *building.plan(config, backend)]})
 
 
 def main() -> NoReturn:

@@ -112,9 +112,11 @@ def _plan_memory(config: InferenceConfig, system: Deployed) -> int:
     own, backends = backend_of(config, system), backends_of(config, system)
     plan = planned(system.graph, system.folder, own, config.batching.get("size"))
     places = {backend.place: backend for backend in (own, *backends.values())}
-    return max(
-        tell([item for item in plan if backends.get(item.stage, own).place == place], backend)
-        for place, backend in places.items()
+    return tell(
+        {
+            backend: [item for item in plan if backends.get(item.stage, own).place == place]
+            for place, backend in places.items()
+        }
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from framework.cli.text import columns
@@ -16,11 +16,12 @@ HEADINGS = ("stage", "engine", "rows", "weights", "caches", "activations", "tota
 NOTE = "estimated; caches with every row full, activations of the largest call"
 
 
-def tell(plan: Sequence[Planned], backend: Backend) -> int:
-    """Print the report; 1 when something does not fit."""
-    free = backend.free_memory()
-    print(report(plan, free, backend.place))
-    return 1 if too_much(plan, free) else 0
+def tell(plans: Mapping[Backend, Sequence[Planned]]) -> int:
+    """Print a report for each place of engines, once the memory of all is known; 1 when something does not fit."""
+    free = {backend: backend.free_memory() for backend in plans}
+    for backend, plan in plans.items():
+        print(report(plan, free[backend], backend.place))
+    return 1 if any(too_much(plan, free[backend]) for backend, plan in plans.items()) else 0
 
 
 def report(plan: Sequence[Planned], free: int, place: str) -> str:

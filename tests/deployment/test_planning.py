@@ -15,12 +15,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from framework.checkpoints.tensor import Tensor
-from framework.cli.memory import report
+from framework.cli.memory import report, tell
 from framework.compile.builder import build, plan
 from framework.deployment.planning import Planned, planned, too_much
 from framework.engines import manifest
+from framework.engines.cuda.backend import OnnxRuntimeCuda
 from framework.engines.footprint import Footprint, footprint
 from framework.engines.memory import free_host_memory
+from framework.errors import ConfigError, Problem
 from framework.graph import files
 from framework.graph.model import FILE_NAME, Graph
 from tests.models.llm.tiny import FAMILIES, OPTIONS, write_tokenizer
@@ -174,3 +176,18 @@ def test_a_containers_limit_counts(tmp_path: Path, limit: Any, used: int, cache:
         (tmp_path / "memory.current").write_text(f"{used}\n")
         (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\n")
     assert free_host_memory(tmp_path / "meminfo", tmp_path) == free
+
+
+def test_nothing_is_said_to_fit_where_the_memory_of_one_place_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown(self: OnnxRuntimeCuda) -> int:
+        raise ConfigError(Problem(where="backend", got="no GPU", expected="one"))
+
+    monkeypatch.setattr(OnnxRuntimeCuda, "free_memory", unknown)
+    takes = Footprint(weights=1, states=0, activations=0)
+    plan = [Planned(stage="a", engine="a", takes=takes, rows=1)]
+    assert tell({CPU: plan}) == 0 and "; fits (" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="no GPU"):
+        tell({CPU: plan, OnnxRuntimeCuda(): plan})
+    assert capsys.readouterr().out == ""
