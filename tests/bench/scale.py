@@ -208,6 +208,6 @@ def _check(results: Sequence[Result]) -> None:
 
 
 def _stage(name: str, source: str, *, terminal: bool = False) -> Stage:
-    port = Port(id="out", kind="text", transport="chunk_stream", terminal=terminal)
+    port = Port(id="out", kind="text", terminal=terminal)
     read = Input(name="n", source=Source.parse(source), on_missing="fail")
     return Stage(id=name, runner=name, inputs=(read,), emits=(port,), max_batch=ROWS)

@@ -185,7 +185,7 @@ ECHO: dict[str, Any] = {
     "kind": "autoregressive",
     "max_batch": 4,
     "inputs": [{"name": "prompt", "from": "request:messages"}],
-    "emits": [{"id": "text", "kind": "text", "transport": "chunk_stream", "terminal": True}],
+    "emits": [{"id": "text", "kind": "text", "terminal": True}],
 }
 BEEP: dict[str, Any] = {
     "id": "beep",
@@ -196,7 +196,7 @@ BEEP: dict[str, Any] = {
         {"name": "text", "from": "echo:text"},
         {"name": "voice", "from": "request:voice", "on_missing": "skip"},
     ],
-    "emits": [{"id": "audio", "kind": "audio", "transport": "chunk_stream", "terminal": True}],
+    "emits": [{"id": "audio", "kind": "audio", "terminal": True}],
 }
 
 

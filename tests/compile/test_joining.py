@@ -28,7 +28,7 @@ def stage(name: str, source: str, *, artifact: str = ".", terminal: bool = True)
         runner="test.stage",
         artifact=artifact,
         inputs=(Input(name="text", source=Source(owner, port)),),
-        emits=(Port(id="text", kind="text", transport="chunk_stream", terminal=terminal),),
+        emits=(Port(id="text", kind="text", terminal=terminal),),
     )
 
 

@@ -162,7 +162,7 @@ def stage(stage_id: str, *inputs: str, out: str = "text", terminal: bool = True,
     for text in inputs:
         name, source = text.rstrip("?").split("<-")
         read.append(Input(name=name, source=Source.parse(source), on_missing="skip" if text.endswith("?") else "fail"))
-    port = Port(id="out", kind=out, transport="chunk_stream", terminal=terminal)
+    port = Port(id="out", kind=out, terminal=terminal)
     return Stage(id=stage_id, runner=stage_id, inputs=tuple(read), emits=(port,), max_batch=max_batch)
 
 

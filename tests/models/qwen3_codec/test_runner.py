@@ -74,7 +74,7 @@ def speak(
         id="talker",
         runner="test.talker",
         kind="autoregressive",
-        emits=(Port(id="codes", kind="codec", transport="chunk_stream"),),
+        emits=(Port(id="codes", kind="codec"),),
         max_batch=4,
     )
     vocoder = code2wav_stage("code2wav", OPTIONS)

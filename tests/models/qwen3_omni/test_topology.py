@@ -56,7 +56,7 @@ def test_a_whole_build_has_the_graph_of_the_page_and_reads_pictures_too(checkpoi
     assert shapes[0] == shapes[1]
     assert edges(graph) - edges(page) == {("request:image", "thinker", "image"), ("request:video", "thinker", "video")}
     assert edges(page) <= edges(graph)
-    ports = [{(s.id, p.id, p.kind, p.transport, p.terminal) for s in g.stages for p in s.emits} for g in (page, graph)]
+    ports = [{(s.id, p.id, p.kind, p.terminal) for s in g.stages for p in s.emits} for g in (page, graph)]
     assert ports[0] <= ports[1]
 
 
