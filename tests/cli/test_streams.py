@@ -165,7 +165,7 @@ def fails(name: str) -> Callable[..., None]:
     return write
 
 
-@pytest.mark.parametrize("place", ["framework.io.audio.write_bytes", "framework.sweeps.record.write"])
+@pytest.mark.parametrize("place", ["framework.io.audio.write_bytes", "framework.sweeps.record.write_text"])
 def test_a_disk_that_fills_when_a_request_has_run(
     place: str, echo: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
